@@ -6,10 +6,10 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
     "rpr": 1_000,
     "rpr/checks": 440,
-    "rpr/cli": 340,
+    "rpr/cli": 330,
     "rpr/commands": 1_570,
     "rpr/compose": 310,
-    "rpr/config": 720,
+    "rpr/config": 700,
     "rpr/data": 2_640,
     "rpr/decode": 560,
     "rpr/export": 840,

@@ -2,15 +2,23 @@
 
 import argparse
 import importlib
+import itertools
 import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
+
 from rpr import environment
+from rpr.compose import hydra_bridge
 from rpr.compose.composition import (
     as_yaml,
+    choices_of,
     compose,
     compose_train,
     is_hydra_override,
@@ -22,7 +30,7 @@ from rpr.compose.messages import format_user_error
 from rpr.errors import ConfigError, RprError, did_you_mean
 from rpr.io import system
 from rpr.io.escape import note
-from rpr.paths import SCHEMES_DIR, schemes_dir, user_path
+from rpr.paths import SCHEMES_DIR, choice_dirs, data_dir, schemes_dir, user_path
 from rpr.signals import SIGTERM_EXIT, exit_on_sigterm
 from rpr.version import __version__
 
@@ -49,6 +57,8 @@ COMMANDS = {  # with their purpose
 _OF_ONE_RUN = ("evaluate", "export", "generate", "report", "rerun", "train", "translate", "verify")
 _OF_RUNS = ("compare", "diff", "runs")
 _FREE_TEXTS = ("prompt=", "stop=")  # of generate
+_NOT_SETTINGS = ("defaults", "hydra")
+_NAMES = ("name", "scheme")  # of a choice
 # Flags whose value may be the next word.
 _WITH_VALUE = ("--cfg", "-c", "--config-dir", "-cd")
 
@@ -127,9 +137,7 @@ def _run(name: str, arguments: list[str]) -> int:
 
         return command.run_multirun(overrides, config_dir)
     if flags.help:
-        from rpr.cli.help import command_help
-
-        print(command_help(name, overrides, config_dir))
+        print(_command_help(name, overrides, config_dir))
         return 0
     if flags.cfg:
         print(as_yaml(name, overrides, config_dir, resolve=flags.resolve), end="")
@@ -150,7 +158,11 @@ def _run(name: str, arguments: list[str]) -> int:
         return 0
     inputs: list[Any] = [validate(_config_class(name), compose(name, overrides, config_dir))]
     if name == "bench":
-        inputs.append({each: _compose_position(each, overrides, config_dir) for each in inputs[0].variants})
+        # Of the selected model, with any recipe: not every model has one of its own name.
+        selected = [word for word in overrides if override_key(word).partition(".")[0] == "model"]
+        selected += ["data=synthetic", "optim=tiny"]
+        variants = {each: compose_train([*selected, f"position={each}"], config_dir) for each in inputs[0].variants}
+        inputs.append({each: config.position for each, config in variants.items()})
     environment.hide_foreign()
     importlib.import_module(f"rpr.commands.{name}").run(*inputs)
     return 0
@@ -253,8 +265,62 @@ def _config_class(name: str) -> Any:
     return train.TrainConfig if name in ("train", "sweep") else getattr(commands, f"{name.capitalize()}Config")
 
 
-def _compose_position(variant: str, overrides: Sequence[str], config_dir: Path | None) -> Any:
-    """The position settings of a choice of position/, with the defaults of the selected model."""
-    model = [override for override in overrides if override_key(override).partition(".")[0] == "model"]
-    # Any recipe: not every model has one of its own name.
-    return compose_train([*model, "data=synthetic", "optim=tiny", f"position={variant}"], config_dir).position
+def _command_help(name: str, overrides: Sequence[str], config_dir: Path | None) -> str:
+    """The command's purpose, groups with their choices, and settings: of the choices among the overrides, else of the
+    default ones.
+    """
+    chosen = hydra_bridge.compose(name, overrides, config_dir, with_hydra=True).hydra.runtime.choices
+    purpose, blocks = _read_conf(Path(name), config_dir)
+    # Hydra lists them from the last to the first; a recipe follows from model and data.
+    named = [(group, str(choice)) for group, choice in reversed(chosen.items()) if group != "recipe"]
+    groups = {group: choice for group, choice in named if "@" not in group and not group.startswith("hydra/")}
+    of_one_stack = [group.partition("@")[2] for group, _ in named if "@" in group]
+    lines = [*purpose, "", f"usage: rpr-cli {name} {'[GROUP=CHOICE ...] ' if groups else ''}[SETTING=VALUE ...]"]
+    if groups:
+        width = max(map(len, groups))
+        lines += ["", "Groups and their choices ([selected]); --help after a choice shows its settings:"]
+        for group, choice in groups.items():
+            names = [f"[{name}]" if name == choice else name for name in dict.fromkeys([*choices_of(group), choice])]
+            lines.append(f"  {group:<{width}}  {', '.join(names)}")
+        lines += [f"  {group}: another choice of {group.partition('.')[0]}" for group in of_one_stack]
+    lines += ["", "Settings:", *_indented(blocks)]
+    for group, choice in groups.items():
+        about, blocks = _read_conf(Path(group) / choice, config_dir)
+        settings = {key: block for key, block in blocks.items() if key not in _NAMES}
+        lines += ["", f"{group}.* of {group}={choice}:", *(f"  # {line}" for line in about), *_indented(settings)]
+    lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration."]
+    width = max(shutil.get_terminal_size((10**6, 0)).columns, 40)  # of a window; in a file each line stays whole
+    wrapped = []
+    for line in "\n".join(lines).split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+        wrapped += textwrap.wrap(line, width, subsequent_indent=indent, **whole) or [""]
+    return "\n".join(wrapped)
+
+
+def _read_conf(file: Path, config_dir: Path | None) -> tuple[list[str], dict[str, str]]:
+    """The opening comment of a file of conf/, and its settings by name, as written, after those it inherits."""
+    folders = [*choice_dirs(config_dir), data_dir("conf")]
+    paths = [(folder / file).with_suffix(".yaml") for folder in folders]
+    lines = next((path.read_text(encoding="utf-8").splitlines() for path in paths if path.is_file()), [])
+    about = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
+    blocks: dict[str, str] = {}
+    for base in (yaml.safe_load("\n".join(lines)) or {}).get("defaults", []):
+        if isinstance(base, str) and base != "_self_":
+            blocks |= _read_conf(file.with_name(base), config_dir)[1]
+    comment: list[str] = []
+    key = ""
+    for line in lines[len(about) :]:
+        if line.startswith("#"):
+            comment.append(line)
+        elif key_match := re.match(r"(\w+):", line):
+            key = key_match[1]
+            blocks[key] = "\n".join([*comment, line])
+            comment = []
+        elif line.strip() and key:
+            blocks[key] += f"\n{line}"
+    return about, {key: block for key, block in blocks.items() if key not in _NOT_SETTINGS}
+
+
+def _indented(blocks: dict[str, str]) -> list[str]:
+    return [f"  {line}" for block in blocks.values() for line in block.split("\n")]

@@ -8,7 +8,7 @@ from typing import Any
 
 from rpr.commands.printing import table
 from rpr.config.commands import PrepareConfig
-from rpr.config.data import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data import cache
 from rpr.io.system import resident_peak
 from rpr.kinds import TEXT

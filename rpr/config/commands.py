@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
-from rpr.config.data import DataConfig
-from rpr.config.train import BleuTokenizer, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
+from rpr.config.train import BleuTokenizer, DataConfig, HardwareConfig, LoggerConfig, ModelConfig, OptimConfig
 from rpr.errors import Problem
 from rpr.validation import Name, StrictModel
 

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
-from rpr.config.data import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.cache import PreparedData, TokenSplit
 from rpr.data.vocabulary import BOS, EOS, PAD, TextVocabulary
 from rpr.errors import DataError

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.data import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.corpora import SIDES, Corpus, Job, Progress, TextCorpus, load_corpus, load_documents
 from rpr.data.files import cache_root, corpus_files, fingerprint
 from rpr.data.vocabulary import BOS, ByteVocabulary, TextVocabulary, Vocabulary, Words

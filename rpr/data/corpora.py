@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rpr.config.data import DataConfig, TextConfig
+from rpr.config.train import DataConfig, TextConfig
 from rpr.data.files import ARROW, SPLIT_NAMES, TABLES, Table, corpus_files, kind_of, not_utf8, open_file
 from rpr.data.generated import Pair as Pair
 from rpr.data.vocabulary import EOS, SPACE, Vocabulary, count_text_words, count_words, text_vocabulary

@@ -20,7 +20,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from rpr.config.data import DataConfig
+from rpr.config.train import DataConfig
 from rpr.errors import DataError, did_you_mean
 from rpr.io.atomic import exclusive, replace_file
 from rpr.io.escape import escape_control_characters

@@ -21,7 +21,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from rpr.config.data import NUM_BYTE_PIECES
+from rpr.config.train import NUM_BYTE_PIECES
 from rpr.errors import DataError
 from rpr.io.atomic import replace_file
 from rpr.io.system import num_cores

@@ -17,7 +17,7 @@ from rpr.runs.locks import LOCK_NAME
 from rpr.version import utc_now, versions
 
 if TYPE_CHECKING:  # numpy and torch, which a command with invalid settings does not wait for
-    from rpr.config.data import DataConfig
+    from rpr.config.train import DataConfig
     from rpr.data.cache import PreparedData
 
 _WRITTEN = (RECORD_NAME, METRICS_NAME, "config.yaml", "*.txt", "vocabulary.model")

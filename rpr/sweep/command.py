@@ -145,8 +145,8 @@ def _selected_rows(rows: Sequence[Sequence[str]], overrides: Sequence[str]) -> l
         if all(chosen.values()):
             selected.append([*chosen.values()])
     if not selected:
-        words = " and ".join(typed[key] for key in selecting)
-        raise ConfigError(f"{words}: no row of the sweep has them together; give one of them, or write your own sweep")
+        joined = " and ".join(typed[key] for key in selecting)
+        raise ConfigError(f"{joined}: no row of the sweep has them together; give one of them, or write your own sweep")
     return selected
 
 

@@ -8,7 +8,7 @@ import yaml
 from pydantic import Field
 
 from rpr.compose.composition import override_key
-from rpr.config.data import DataConfig
+from rpr.config.train import DataConfig
 from rpr.errors import ConfigError, Problem, did_you_mean
 from rpr.paths import sweep_files, user_path
 from rpr.validation import StrictModel, validate

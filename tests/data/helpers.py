@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rpr.config.data import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.cache import PreparedData
 from rpr.io.system import resident_peak
 

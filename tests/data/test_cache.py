@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpr.config.data import DataConfig, SyntheticConfig
+from rpr.config.train import DataConfig
 from rpr.data import cache
 from rpr.data.cache import cache_key, prepare
+from rpr.data.generated import SyntheticConfig
 from rpr.data.vocabulary import EOS
 from rpr.errors import DataError
 from tests.data.helpers import data_config, files_of, write_lines

@@ -14,7 +14,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from rpr.compose.composition import compose_train
-from rpr.config.data import DataConfig, TextConfig
+from rpr.config.train import DataConfig, TextConfig
 from rpr.data import corpora
 from rpr.data.batches import BatchDataset, Windows, sample_windows, scored_split, training_split
 from rpr.data.cache import PreparedData, cache_key, prepare

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rpr.compose.composition import compose_train
-from rpr.config.data import DataConfig
+from rpr.config.train import DataConfig
 from rpr.data.cache import prepare
 from rpr.data.corpora import load_corpus
 from rpr.data.generated import Pair, Task, scan

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from rpr.config.data import TextConfig
+from rpr.config.train import TextConfig
 from rpr.data import corpora
 from rpr.data.corpora import Documents, line_pairs, normalise
 from rpr.data.vocabulary import BOS, EOS, PAD, UNK, TextVocabulary, count_text_words
