@@ -89,6 +89,7 @@ def test_one_file_or_the_prefix_of_two_is_train(tmp_path, path, contents):
     (lines("news.de-en"), r"has no train split .*; for one pair of files as train give data.path=.*pairs/news.de-en$"),
     ({"train-00000-of-00003.csv": CSV, "train-00001-of-00003.csv": CSV}, r"2 of the 3 files train-\*-of-00003 are in"),
     ({"train.csv": CSV, "train-00000-of-00001.csv": CSV}, "train-00000-of-00001.csv and .*train.csv are both of split"),
+    ({"train.csv": CSV, "train.csv.gz": CSV}, "train.csv and .*train.csv.gz are both of split train"),
     ({"train.csv": CSV, "train.jsonl": JSONL}, "train.csv and .*train.jsonl are both of split train"),
     ({"train.csv": CSV, "test.parquet/a": b"x"}, "test.parquet is not read, and test would be held out of train"),
     (lines("train") | {"test2016.de.gz": "a\n"}, r"test2016.de.gz has no counterpart; a split needs both languages"),

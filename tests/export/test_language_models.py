@@ -180,7 +180,7 @@ def test_a_wrong_export_is_removed(broken, message, inputs, tmp_path, monkeypatc
     *((choice, {}) for choice in ("t5", "kerple", "clipped_scalars")),
     *((choice, {"query_log_scale": 0.1}) for choice in ("rope", "none")),
     *(("rope", change) for change in ({"window": 4}, {"sink": True})),
-    ("rope", {"proportion": 0.5, "rotated_share": 0.5}),
+    ("rope", {"proportion": 0.5, "rotated_share": 0.5}), ("relative", {"tables": "per_head"}),
 ])  # fmt: skip
 def test_positions_without_a_home_are_refused(choice, changes):
     shape = changed(TINY, architecture="decoder_only", norm="pre", decoder_positions=scheme(choice, **changes))
