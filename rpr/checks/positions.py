@@ -46,20 +46,15 @@ def measure(
     *,
     max_distance: int,
     max_tokens_per_batch: int,
-    device: torch.device | str,
     progress: Progress | None = None,
 ) -> Numbers:
     """All the numbers, by the keys of DEFINITIONS: lists `tables`, `absolute` and `biases` (empty if the model has
     none), with an entry for each stack or for the layers, from 1, that share them; `attention`, with one for each
     layer; and `stacks`, with what all layers of one share. None stands for "no such pair".
 
-    Args:
-        model: on `device`, in evaluation mode.
-        pairs: at least one; the token IDs of source and target, each with EOS.
-        max_distance: attention is measured for the distances -max_distance .. max_distance.
-        max_tokens_per_batch: bound on rows * longest side n of a batch (a longer pair: alone). One layer's attention is
-            in memory at a time: rows * n * n numbers per head.
-        progress: called with (measured, total) pairs after each batch.
+    The model is in evaluation mode; pairs, at least one, are token IDs, each side with EOS. `max_tokens_per_batch`
+    bounds rows * longest side n of a batch (a longer pair: alone), and one layer's attention is in memory at a time:
+    rows * n * n numbers per head. `progress` gets (measured, total) pairs after each batch.
     """
     assert not model.training, "attention without dropout: call model.eval() first"
     assert len(pairs) > 0, "at least one pair is needed to measure attention"
@@ -68,7 +63,7 @@ def measure(
     with ExitStack() as hooks, torch.inference_mode():
         for stack in stacks:
             stack.register_hooks(hooks)
-        for batch in pair_batches(pairs, max_tokens_per_batch, device):
+        for batch in pair_batches(pairs, max_tokens_per_batch, model.embedding_VM.device):
             for stack, ids in zip(stacks, model.inputs(*batch), strict=True):
                 stack.start_batch(ids != PAD)
             model(*batch)
@@ -158,7 +153,7 @@ class _StackAttention:
         return {"stack": self.name, "pairs": counts, "even_attention": self._means(self.even_W)}
 
     def _by_distance(self, values: Tensor) -> Tensor:
-        """Sums over the diagonals of [..., Q, K]: [..., W + 2]."""
+        # Sums over the diagonals of [..., Q, K]: [..., W + 2].
         return sum_by_row(values, 2 * self.max_distance + 3, first_query=0).cpu()
 
     def _means(self, sums_W: Tensor) -> list[float | None]:

@@ -199,10 +199,8 @@ def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
     pairs = [pair for pair in pairs if min(map(len, pair[text:])) > 1]
     if not pairs:
         raise DataError("split: none of its first examples has two tokens; choose another split, or more sentences")
-    joined: list[tuple[list[int], list[int]]] = []
-    source: list[int] = []
-    target: list[int] = []
-    index = 0
+    joined = list[tuple[list[int], list[int]]]()
+    source, target, index = list[int](), list[int](), 0
     while index < len(pairs) or target:
         next_source, next_target = pairs[index % len(pairs)]
         source, target, index = [*source, *next_source[:-1]], [*target, *next_target[:-1]], index + 1
@@ -219,6 +217,5 @@ def _log_p(exact: Transformer, pair: tuple[Sequence[int], Sequence[int]], shift:
 
 
 def _check(name: str, what: str, largest: float, sentences: int, wrong: str | None = None) -> Check:
-    """`wrong`: what failed besides the tolerance."""
     passed = largest <= EXACT and wrong is None
     return Check(name, what, "passed" if passed else "failed", sentences, largest, EXACT, wrong)

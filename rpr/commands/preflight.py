@@ -22,7 +22,7 @@ from rpr.errors import RunError
 from rpr.kinds import TEXT
 from rpr.paths import user_path
 from rpr.runs import loading, runtime
-from rpr.runs.checkpoints import checkpoints, model_weights
+from rpr.runs.loading import checkpoints, model_weights
 from rpr.scoring.run import evaluated_model, score_run
 from rpr.signals import signals_deferred
 from rpr.training import fit, launch

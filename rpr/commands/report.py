@@ -74,7 +74,6 @@ def _report_positions(config: ReportConfig, run_dir: Path) -> None:
             trained.pairs,
             max_distance=config.max_distance if k is None else min(config.max_distance, max(MIN_DISTANCE, 2 * k)),
             max_tokens_per_batch=trained.config.evaluation.max_tokens_per_batch,
-            device=runtime.torch_device(config.hardware),
             progress=bar.reach,
         )
     # 2. The document: of six digits, and with a line for each key, to be diffable.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rpr.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from rpr.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from rpr.decode.engine import Rows
 from rpr.decode.exported import library
 from rpr.model.beam_search import Search
@@ -90,21 +90,14 @@ def write_model(model: Transformer, vocabulary_tokens: Sequence[str], folder: Pa
     `longest` positions: for ctranslate2.Translator, whose sources end with EOS, or for ctranslate2.Generator, which
     reads the source with EOS, if there is one, BOS and the target. flash_attention would ignore the decoder's tables.
     """
-    assert len(vocabulary_tokens) == model.config.vocabulary_size
     stacks, tokens = [_stack(model, stack, longest) for stack in model.stacks()], list(vocabulary_tokens)
     if len(stacks) == 1:
         spec = library("ctranslate2").specs.TransformerDecoderModelSpec(*stacks)
         spec.register_vocabulary(tokens)
     else:
         spec = library("ctranslate2").specs.TransformerSpec(*stacks)
-        spec.config.decoder_start_token = vocabulary_tokens[model.config.bos]
-        spec.config.add_source_bos = False
-        spec.config.add_source_eos = False
         spec.register_source_vocabulary(tokens)
         spec.register_target_vocabulary(tokens)
-    spec.config.bos_token = vocabulary_tokens[BOS]
-    spec.config.eos_token = vocabulary_tokens[EOS]
-    spec.config.unk_token = vocabulary_tokens[UNK]
     spec.config.layer_norm_epsilon = model.config.norm_epsilon  # CTranslate2's default is 1e-5
     spec.validate()
     spec.optimize()  # deduplicates equal matrices

@@ -4,7 +4,7 @@ import copy
 import glob
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,11 @@ from rpr.records.position import position_of
 from rpr.runs.loading import VOCABULARY_NAME, TrainedModel
 from rpr.version import __version__
 
-README_NAME, CARD_VERSION = "README.md", 4
-_TEMPLATES = Environment(
-    loader=PackageLoader("rpr.export"),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+CARD_VERSION = 4
+_LOOKS: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+_TEMPLATES = Environment(loader=PackageLoader("rpr.export"), undefined=StrictUndefined, **_LOOKS)
 _TEMPLATES.filters["digits"] = lambda metric: kind_of_metric(metric).printed_digits
+_README = _TEMPLATES.get_template("README.md.j2")
 _PROGRAMS: dict[str, Any] = {"ctranslate2": ctranslate2, "transformers": transformers}
 # Tolerance for the log p of one token: ROUNDINGS times the rounding error of our own float32, angles of RoPE included,
 # against float64 on the same tokens. Measured on a trained model of 3 layers: 9.6e-6 for CTranslate2; 1.8e-4 with a
@@ -80,7 +76,6 @@ class Parity:
         return not self.different and self.largest_difference <= self.tolerance < math.inf
 
     def __str__(self) -> str:
-        """As commands, checks and cards say it."""
         log_p = f"log p of a token differs by at most {self.largest_difference:.1e} (tolerance: {self.tolerance:.0e})"
         if self.identical is None:
             return log_p
@@ -158,7 +153,6 @@ def _largest_difference(ours: Sequence[Tensor], others: Sequence[Sequence[float]
 def _greedy(
     engine: Engine | CTranslate2Scorer, sources: Rows, search: Search, progress: Progress | None = None
 ) -> Rows:
-    """Token IDs, with EOS if they are finished."""
     if isinstance(engine, CTranslate2Scorer):
         return engine.greedy(sources, search)
     greedy = replace(search, beam_size=1, n_best=1, length_penalty=0.0)
@@ -216,9 +210,12 @@ def export(kind: Kind, out: Path, trained: TrainedModel, progress: Progress | No
                     "the run's record, or mend your scheme, whose hooks may read its settings and parameters alone"
                 )
             document = card(kind, trained, proven)
-            (temporary / README_NAME).write_text(readme(document, trained, proven), "utf-8")
             text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
             (temporary / exported.CARD_NAME).write_text(text, "utf-8")
+            # The card as Markdown; no text of a record may be in code, where escapes are shown.
+            words = {"tokenizer": trained.config.data.tokenizer, "verified": verified(trained, proven)}
+            readme = _README.render(escape_tree({**document, **words}, escape_markdown))
+            (temporary / "README.md").write_text(readme, "utf-8")
         return proven
     except OSError as error:
         raise RunError(
@@ -311,12 +308,6 @@ def card(kind: Kind, trained: TrainedModel, proven: Parity) -> dict[str, Any]:
         "parity": {"split": trained.split, "shortest": min(lengths), "longest": max(lengths), **asdict(proven)},
         "versions": versions,
     }
-
-
-def readme(card: Mapping[str, Any], trained: TrainedModel, proven: Parity) -> str:
-    """The card as Markdown, by templates/README.md.j2; no text of a record may be in code, where escapes are shown."""
-    words = {"tokenizer": trained.config.data.tokenizer, "verified": verified(trained, proven)}
-    return _TEMPLATES.get_template("README.md.j2").render(escape_tree({**card, **words}, escape_markdown))
 
 
 def verified(trained: TrainedModel, proven: Parity) -> str:

@@ -20,9 +20,8 @@ from jinja2 import Environment, StrictUndefined
 from rpr.errors import RecordError
 from rpr.io.atomic import replace_file
 from rpr.records.record import RECORDS_NAME, find_records
-from rpr.report.groups import Group, run_groups, run_key
+from rpr.report.groups import Group, published, run_groups, run_key
 from rpr.report.page import build_report, read_beside, read_remarks
-from rpr.report.published import published
 from rpr.report.render import Shown, layout, number
 from rpr.report.tables import all_rows, context_grids, length_grid
 

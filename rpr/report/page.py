@@ -224,7 +224,6 @@ def build_report(
 
     Learning curves, samples and the nats of documents are read from the files next to each record, if they exist. With
     several groups the file names of the plots include the group's name.
-
     `problems`: lines about unusable records, which the report shows. `baseline`, `published`: as in `run_groups`.
     `remarks`: as `read_remarks` gives them. Raises RecordError if there is no record, or `out_dir` cannot be written.
     """
@@ -308,7 +307,6 @@ def _learned(group: Group) -> dict[str, bytes]:
 
 
 def _unfinished(run: Record, path: Path) -> str:
-    """A line about a run without a result, with the command that removes it."""
     root = path.parent.parent
     where = "" if root == Path("runs") else " " + shlex.quote(f"runs_dir={root}")
     removal = f"; to remove it: rpr-cli runs remove {shlex.quote(path.parent.name)}{where}"

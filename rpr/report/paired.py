@@ -72,8 +72,7 @@ def as_markdown(report: PairedReport) -> str:
 
 def grids(report: PairedReport) -> Iterator[Grid]:
     """For each test a table of numbered scores, then one of differences between the runs of these numbers."""
-    for family in report.tests:
-        yield from _grids_of(family)
+    return (grid for family in report.tests for grid in _grids_of(family))
 
 
 def _grids_of(family: Family) -> Iterator[Grid]:

@@ -10,10 +10,10 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, zip_longest
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,11 @@ from rpr.data.generated.recall import by_pairs_and_distance
 from rpr.errors import RprError
 from rpr.kinds import TASK
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
-from rpr.records.files import Texts, has_translations, read_translations
+from rpr.records.files import Texts, read_translations
 from rpr.records.measurement import Measurement, single
 from rpr.records.position import OTHER
 from rpr.records.scores import pooled
-from rpr.report.groups import OTHERWISE, Group, Key, Variant
-from rpr.report.published import published_figures
+from rpr.report.groups import OTHERWISE, Group, Key, Variant, published_figures
 from rpr.report.render import number
 from rpr.report.tables import CONTEXTS, WINDOWS, buckets, by_context, context_lengths
 
@@ -164,14 +163,11 @@ def own_file(path: Path) -> bool:
 
 
 def texts_of(paths: Iterable[Path], split: str) -> Texts | None:
-    """The texts beside the first record that has all three; None without one, or if they cannot be read."""
+    """The texts beside the first record that has all three, which can be read; None without one."""
     for path in paths:
-        linked = any(path.with_name(f"{split}.{kind}.txt").is_symlink() for kind in Texts._fields)
-        if not linked and has_translations(path, split):
-            try:
+        if not any(path.with_name(f"{split}.{kind}.txt").is_symlink() for kind in Texts._fields):
+            with suppress(RprError):
                 return read_translations(path, split)
-            except RprError:
-                return None
     return None
 
 
@@ -444,16 +440,16 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
         axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
         axes.axvline(entry["longest"] - 0.5, **_REFERENCE, label="longest sentence")
 
-    parts: list[tuple[str, str, str, Callable[[Axes, Entry], None]]] = [
-        ("attention", "mean attention", "signed distance j - i", by_distance),
-        ("tables", "norm of each relative vector", "offset j - i", norms),
-        ("absolute", "norm of each learned vector", "position", absolute),
-        ("biases", "bias", "signed distance j - i", by_distance),
-    ]
+    parts: dict[str, tuple[str, str, Callable[[Axes, Entry], None]]] = {
+        "attention": ("mean attention", "signed distance j - i", by_distance),
+        "tables": ("norm of each relative vector", "offset j - i", norms),
+        "absolute": ("norm of each learned vector", "position", absolute),
+        "biases": ("bias", "signed distance j - i", by_distance),
+    }
     # 1. Each part begins a row.
-    panels = [(*part, numbers[part[0]][at : at + PANELS_PER_LINE]) for part in parts
-              for at in range(0, len(numbers[part[0]]), PANELS_PER_LINE)]  # fmt: skip
-    columns = max(len(entries) for *_, entries in panels)
+    panels = [(numbers[name][at : at + PANELS_PER_LINE], *part) for name, part in parts.items()
+              for at in range(0, len(numbers[name]), PANELS_PER_LINE)]  # fmt: skip
+    columns = max(len(entries) for entries, *_ in panels)
     size = max(9.6, 1.6 + 2.3 * columns), 1 + HEIGHT * len(panels)
     with styled():
         figure = Figure(figsize=size, layout="constrained")
@@ -464,15 +460,16 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
         words += " their mean; grey: the root mean square before training. Vectors never reached stay as they began."
         figure.supxlabel(textwrap.fill(words, int(12 * size[0])), fontsize=9.5, color=MUTED, x=0.01, ha="left")
         rows = figure.subplots(len(panels), columns, squeeze=False, sharey="row")
-        for row, (_, ylabel, xlabel, draw, entries) in zip(rows, panels, strict=True):
-            for axes in row[len(entries) :]:
-                axes.set_axis_off()
-            for axes, entry in zip(row, entries, strict=False):
+        for row, (entries, ylabel, xlabel, draw) in zip(rows, panels, strict=True):
+            row[0].set_ylabel(ylabel, fontsize=9)
+            for axes, entry in zip_longest(row, entries):
+                if entry is None:
+                    axes.set_axis_off()
+                    continue
+                draw(axes, entry)
                 axes.tick_params(labelsize=8, length=2.5)
                 axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
                 axes.set_xlabel(xlabel, fontsize=9)
-                axes.set_ylabel(ylabel if axes is row[0] else "", fontsize=9)
-                draw(axes, entry)
                 axes.locator_params("x", integer=True)
             if row[0].get_legend_handles_labels()[0]:
                 row[0].legend(frameon=False, fontsize=8)

@@ -33,26 +33,24 @@ from rpr.records.scores import (
     tokenised_in_words,
 )
 from rpr.report.groups import (
+    KIND_OF_SIDES,
     LEARNING_RULE,
     LOSS,
     NOT_LEARNED,
+    PAPER,
     SOLVED,
     Group,
     Key,
-    Variant,
-    compared,
-    named_in,
-    never_run,
-    sweep_files_of,
-)
-from rpr.report.published import (
-    KIND_OF_SIDES,
-    PAPER,
     Source,
+    Variant,
     all_sources,
+    compared,
     differences,
     find,
+    named_in,
+    never_run,
     published_figures,
+    sweep_files_of,
     tokens_per_step,
 )
 from rpr.report.render import DASH, Cell, Column, Grid, grid_of

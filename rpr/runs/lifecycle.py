@@ -98,8 +98,7 @@ def start_record(
     import yaml
 
     from rpr.data.batches import unigram_bits
-    from rpr.runs.checkpoints import checkpoints
-    from rpr.runs.loading import check_same_vocabulary, corpus_change
+    from rpr.runs.loading import check_same_vocabulary, checkpoints, corpus_change
 
     # 1. What the corpus must have, before an earlier run is set aside.
     path, folder = run_dir / RECORD_NAME, run_dir / "checkpoints"
@@ -183,20 +182,15 @@ def mark_stopped(run_dir: Path, error: BaseException, *, rank: str | None = None
     record = read_record(run_dir / RECORD_NAME)
     first = record.status == "running" or isinstance(error, TimeLimitReached) or is_earlier
     if record.status != "finished" and first:
-        status, reason = _end_of(error)
-        reason = " ".join(reason.split()) if rank is None else f"rank {rank}: {' '.join(reason.split())}"
+        status = "interrupted" if isinstance(error, (InterruptedRun, KeyboardInterrupt, SystemExit)) else "failed"
+        reason = reason_of(error) or f"{type(error).__name__}: {error}"
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            signal = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
+            reason = f"{signal}; the same command resumes from the last checkpoint, if any"
+        reason = f"rank {rank}: " * (rank is not None) + " ".join(reason.split())
         with contextlib.suppress(OSError):
             write_record(run_dir / RECORD_NAME, record.model_copy(update={"status": status, "error": reason}))
     return record
-
-
-def _end_of(error: BaseException) -> tuple[str, str]:
-    """The status of a run that this error ends, and why: the one place where that is decided."""
-    if isinstance(error, (KeyboardInterrupt, SystemExit)):
-        signal = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "SIGTERM"
-        return "interrupted", f"{signal}; the same command resumes from the last checkpoint, if any"
-    status = "interrupted" if isinstance(error, InterruptedRun) else "failed"
-    return status, reason_of(error) or f"{type(error).__name__}: {error}"
 
 
 def check_same_corpus(

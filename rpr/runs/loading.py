@@ -1,13 +1,15 @@
-"""Loads a trained run: its record, configuration, vocabulary and weights; from those of a finished run another one can
-start, with the same model but for its positions (`train from=`).
+"""Loads a trained run: its record, configuration, vocabulary, checkpoints and weights; from those of a finished run
+another one can start, with the same model but for its positions (`train from=`).
 """
 
+import errno
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +29,74 @@ from rpr.paths import user_path
 from rpr.records.position import check_same_code, position_of
 from rpr.records.record import RECORD_NAME, Record, read_record, write_record
 from rpr.runs import runtime
-from rpr.runs.checkpoints import averaged_weights, checkpoints
 from rpr.runs.locks import current_record
 
 VOCABULARY_NAME = "vocabulary.model"  # a run's own copy, so that it translates without its corpus
 _MAY_DIFFER = {"name", "dropout", "relative_defaults"}  # of a model's settings
+_STEP = re.compile(r"step=?(\d+)\.ckpt")
+_PREFIX = "model."  # of the Transformer's weights in a LightningModule's state
 _REMEDY = "restore the run's own copy, or remove it to use that of the run's corpus"
+
+
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """(step, file) of every checkpoint in the folder, oldest first."""
+    return sorted((int(m[1]), path) for path in folder.glob("step*.ckpt") if (m := _STEP.fullmatch(path.name)))
+
+
+def load_checkpoint(path: Path, *, mapped: bool = False) -> dict[str, Any]:
+    """A checkpoint's contents as plain data; never runs code from the file. Mapped, only what is accessed is read.
+    Raises DataError if the file does not exist, is damaged, or contains more than plain data, RunError if it cannot be
+    read now (an unavailable disk, no memory) but may be intact.
+    """
+    try:
+        loaded = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)  # noqa: TID251 (the one place)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such checkpoint") from None
+    except Exception as error:  # damaged bytes are executed as pickle opcodes and can raise anything
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) not in (None, errno.EINVAL):
+            raise RunError(f"{path}: cannot be read now ({error}); fix this and rerun the same command") from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:120]
+        raise DataError(
+            f"{path}: cannot be read as a checkpoint ({reason}); move it away to use an earlier one"
+        ) from None
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("state_dict"), dict):
+        raise DataError(f"{path}: contains no state_dict; give a checkpoint that rpr-cli train wrote")
+    return loaded
+
+
+def model_weights(path: Path) -> dict[str, Tensor]:
+    """The Transformer's weights in a checkpoint, by parameter name."""
+    state = load_checkpoint(path, mapped=True)["state_dict"]
+    return {name.removeprefix(_PREFIX): weight for name, weight in state.items() if name.startswith(_PREFIX)}
+
+
+def averaged_weights(run_dir: Path, last: int) -> tuple[dict[str, Tensor], str]:
+    """The plain mean of the weights of a run's last N checkpoints, summed in float64 (the paper's big recipe averages
+    20), and its description, which says, with fewer than N, what share of the training they cover. Raises DataError if
+    there is no checkpoint, or they are not of one model.
+    """
+    averaged = checkpoints(run_dir / "checkpoints")[-last:]
+    if not averaged:
+        raise DataError(
+            f"{run_dir}: no checkpoints; resume the run, or, if it has finished, move it away and train it again"
+        )
+    steps, paths = zip(*averaged, strict=True)
+    weights = model_weights(paths[0])
+    if len(paths) == 1:
+        return weights, f"step {steps[0]}"
+    total, shapes = {name: weight.double() for name, weight in weights.items()}, _shapes(weights)
+    for path in paths[1:]:
+        weights = model_weights(path)
+        if _shapes(weights) != shapes:
+            raise DataError(f"{path}: belongs to another model than {paths[0]}; move it away")
+        total = {name: summed + weights[name].double() for name, summed in total.items()}
+    mean = {name: (summed / len(paths)).to(weights[name].dtype) for name, summed in total.items()}
+    share = f", {1 - steps[0] / steps[-1]:.0%} of the training" if len(steps) < last else ""
+    return mean, f"average of {len(steps)} (steps {steps[0]} to {steps[-1]}{share})"
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}
 
 
 def record_of(run_dir: Path, setting: str = "run") -> Record:
@@ -142,12 +206,10 @@ class TrainedModel:
 
     @property
     def documents(self) -> bool:
-        """Whether the model is one of documents."""
         return self.config.data.kind is TEXT
 
     @property
     def items(self) -> str:
-        """What the examples are."""
         return "windows" if self.documents else "sentences"
 
     @property
@@ -212,22 +274,15 @@ def check_same_vocabulary(origin: Origin, vocabulary: Vocabulary) -> None:
         raise DataError(f"from: {origin.run} has another vocabulary; train on its corpus, with its data.* settings")
 
 
-def weights_of(origin: Origin) -> dict[str, Tensor]:
-    """The weights that a run starts from. Raises RecordError if there is no record in the folder of the other run,
-    DataError if its weights have changed or cannot be read.
+def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
+    """Give a model the parameters of another run that it has under the same name and in the same shape; those that it
+    shares between layers if the other run has one value for all of them. Returns the names of the other's parameters
+    that are `dropped`, and of the model's own that are `new`. Raises RecordError if there is no record in the folder of
+    the other run, DataError if its weights have changed or cannot be read.
     """
     weights, _ = _weights(user_path(origin.run))
     if _digest_of(weights) != origin.weights:
         raise DataError(f"from: {origin.run} has other weights than when this run was started; restore them")
-    return weights
-
-
-def inherit(model: nn.Module, origin: Origin) -> dict[str, tuple[str, ...]]:
-    """Give a model the parameters of another run that it has under the same name and in the same shape; those that it
-    shares between layers if the other run has one value for all of them. Returns the names of the other's parameters
-    that are `dropped`, and of the model's own that are `new`. Raises errors as `weights_of`.
-    """
-    weights = weights_of(origin)
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
@@ -279,7 +334,6 @@ def _in_words(names: Sequence[str]) -> str:
 
 
 def _weights(run_dir: Path) -> tuple[dict[str, Tensor], str]:
-    """The weights that a run's scores are of, and their description."""
     config = config_from_record(record_of(run_dir, "from").config)
     return averaged_weights(run_dir, config.optim.average_checkpoints)
 
@@ -291,7 +345,6 @@ def _digest(run_dir: Path) -> tuple[str, str]:
 
 
 def _digest_of(weights: Mapping[str, Tensor]) -> str:
-    """sha256 of names, types, shapes and values."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         digest.update(f"{name} {weight.dtype} {[*weight.shape]}".encode())

@@ -70,7 +70,6 @@ def processor_name() -> str:
 
 
 def _of_cpuinfo(key: str) -> str:
-    """A field of the first processor in /proc/cpuinfo; empty if there is none."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith(key))

@@ -24,7 +24,7 @@ from rpr.io.atomic import remove_leftovers, replace_file, replacing
 from rpr.progress import Progress
 from rpr.records.files import SHOWN_METRICS, read_metrics
 from rpr.records.record import METRICS_NAME
-from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.runs.loading import checkpoints, load_checkpoint
 from rpr.runs.runtime import device_name, peak_memory
 from rpr.signals import signals_deferred
 from rpr.training.module import TranslationData, TranslationModule, learning_rate
@@ -221,7 +221,7 @@ class Metrics(StepCallback):
             row["validation/bits_per_byte"] = row["validation/loss"] / (math.log(2) * self.bytes_per_token)
         if self.translate is not None:
             self.stopwatch.pause()
-            row["validation/bleu"] = self.translate(pl_module)
+            row["validation/bleu"] = self.translate(pl_module.model)
             self.stopwatch.resume()
         self._write(trainer, trainer.global_step, row)
 

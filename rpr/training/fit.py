@@ -25,13 +25,10 @@ from rpr.io.system import reset_resident_peak
 from rpr.model.positions import codes
 from rpr.records.files import read_metrics
 from rpr.records.record import Git, Training
-from rpr.runs.checkpoints import checkpoints
-from rpr.runs.loading import start_from
+from rpr.runs.loading import checkpoints, start_from
 from rpr.training.callbacks import WARM_UP_STEPS, AtomicCheckpointIO, Metrics, PeriodicCheckpoint, Stopwatch
 from rpr.training.module import TranslationData, TranslationModule
 from rpr.version import versions
-
-PRECISIONS: dict[str, Any] = {"64": "64-true", "32": "32-true", "bf16": "32-true"}  # the loss rounds weights
 
 
 def fit(
@@ -57,8 +54,7 @@ def fit(
         module.double()
     batches = TranslationData(config, data)
     stopwatch = Stopwatch(config.hardware)
-    translate = None if validation_bleu is None else lambda module: validation_bleu(module.model)
-    metrics = Metrics(run_dir, config.optim, batches, stopwatch, translate)
+    metrics = Metrics(run_dir, config.optim, batches, stopwatch, validation_bleu)
     saving = PeriodicCheckpoint(metrics, config.stop_after_minutes)
     trainer = _trainer(config, run_dir, [SameStart(config, data), stopwatch, metrics, saving], logger)
     # 2. Where to start: the newest checkpoint, the weights of another run, or chance.
@@ -104,7 +100,7 @@ def _trainer(config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], l
         devices=hardware.devices,
         num_nodes=hardware.num_nodes,
         strategy=DDPStrategy(gradient_as_bucket_view=True) if hardware.num_ranks > 1 else "auto",
-        precision=PRECISIONS[hardware.precision],
+        precision="64-true" if hardware.precision == "64" else "32-true",  # of bf16 the loss rounds weights
         # Lightning's own choice would believe whatever variables of SLURM, LSF or torchrun there are.
         plugins=[AtomicCheckpointIO(), TorchElasticEnvironment() if hardware.num_ranks > 1 else LightningEnvironment()],
         max_steps=optim.max_steps,

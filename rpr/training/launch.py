@@ -36,10 +36,9 @@ def run_worker(
     module: str, job: Path, hardware: HardwareConfig, *, keep_open: Sequence[int] = (), log: Path | None = None
 ) -> int:
     """Run `python -m <module> <job>` on as many ranks as the hardware has, and wait for it; if this process exits
-    first, it ends the worker, too. Returns 0 or the exit code of the first rank that failed; as in a shell, 128 + N
-    means killed by signal N. The worker inherits the file descriptors `keep_open` (locks); its output goes to `log`, or
-    to that of this process. Raises ConfigError for several nodes unless SLURM has started this process on each,
-    TimeLimitReached at its time limit.
+    first, it ends the worker, too. Returns 0 or the exit code of the first rank that failed, 128 + N if by signal N.
+    The worker inherits the descriptors `keep_open` (locks); its output goes to `log`, or to that of this process.
+    Raises ConfigError for several nodes unless SLURM has started this process on each, TimeLimitReached at its limit.
     """
     command, environment, grace = [sys.executable, "-P", "-m", module, str(job)], for_child(), GRACE_SECONDS
     if hardware.num_ranks > 1:

@@ -33,7 +33,7 @@ def pairs():
 
 
 def measured(model, pairs, **changes):
-    return measure(model, pairs, device="cpu", **{"max_distance": 4, "max_tokens_per_batch": 20, **changes})
+    return measure(model, pairs, **{"max_distance": 4, "max_tokens_per_batch": 20, **changes})
 
 
 def by_loops(model, pairs, max_distance):

@@ -16,7 +16,7 @@ try:
     from rpr.data.vocabulary import BOS, EOS, PAD
     from rpr.model.beam_search import Search, beam_search
     from rpr.paths import data_dir
-    from rpr.runs.checkpoints import load_checkpoint
+    from rpr.runs.loading import load_checkpoint
     from rpr.training import fit
     from rpr.training.module import TranslationModule
 except ModuleNotFoundError as missing:

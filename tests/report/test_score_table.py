@@ -5,9 +5,8 @@ import re
 import pytest
 
 from rpr.records.record import Git, RerunOf
-from rpr.report.groups import Beside, run_key
+from rpr.report.groups import Beside, differences, papers_settings, run_key
 from rpr.report.page import build_report
-from rpr.report.published import differences, papers_settings
 from rpr.report.render import Cell
 from rpr.report.tables import findings
 from tests.fake_records import fake_record, fake_score

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rpr.errors import DataError, RunError
-from rpr.runs.checkpoints import average, averaged_weights, checkpoints, load_checkpoint
+from rpr.runs.loading import averaged_weights, checkpoints, load_checkpoint
 
 
 def write(path: Path, **weights: torch.Tensor) -> Path:
@@ -18,15 +18,16 @@ def write(path: Path, **weights: torch.Tensor) -> Path:
 
 
 def test_average_equals_mean_by_hand(tmp_path):
-    rows = ([1.0, 2.0, -4.0], [2.0, 4.0, 1.0], [6.0, 0.0, 0.0])
-    paths = [write(tmp_path / f"step{n}.ckpt", a=torch.tensor(row)) for n, row in enumerate(rows)]
-    mean = average(paths)
+    (folder := tmp_path / "checkpoints").mkdir()
+    for step, row in enumerate(([1.0, 2.0, -4.0], [2.0, 4.0, 1.0], [6.0, 0.0, 0.0])):
+        write(folder / f"step{step}.ckpt", a=torch.tensor(row))
+    mean, _ = averaged_weights(tmp_path, 3)
     assert set(mean) == {"a"}  # the Transformer's weights, under its own names
     assert mean["a"].tolist() == [3.0, 2.0, -1.0] and mean["a"].dtype == torch.float32
-    assert average(paths[:1])["a"].tolist() == rows[0]
     # Summed in float64: in float32 the ones would be lost beside 2**25.
-    big = [write(tmp_path / f"{n}.ckpt", a=torch.tensor([v])) for n, v in enumerate([2.0**25, 1.0, 1.0, -(2.0**25)])]
-    assert average(big)["a"].tolist() == [0.5]
+    for step, value in enumerate((2.0**25, 1.0, 1.0, -(2.0**25))):
+        write(folder / f"step{step}.ckpt", a=torch.tensor([value]))
+    assert averaged_weights(tmp_path, 4)[0]["a"].tolist() == [0.5]
 
 
 def test_checkpoints_are_sorted_by_step(tmp_path):

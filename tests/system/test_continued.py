@@ -9,7 +9,7 @@ import pytest
 
 from rpr.cli import app
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints
+from rpr.runs.loading import checkpoints
 from tests.conftest import TINY
 from tests.fake_records import fake_score
 from tests.system.bad_files import update_record

@@ -15,7 +15,7 @@ import pytest
 
 from rpr.cli import app
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.runs.loading import checkpoints, load_checkpoint
 from rpr.runs.locks import LOCK_NAME
 from tests.conftest import TINY
 from tests.system.faults import CODES, Fault

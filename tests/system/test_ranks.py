@@ -13,7 +13,7 @@ import torch
 
 from rpr.compose.composition import compose_train
 from rpr.records.record import read_record
-from rpr.runs.checkpoints import checkpoints
+from rpr.runs.loading import checkpoints
 from tests.conftest import TINY_MODEL
 from tests.system.trainings import last_step, last_weights
 

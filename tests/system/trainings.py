@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rpr.runs.checkpoints import checkpoints, load_checkpoint, model_weights
+from rpr.runs.loading import checkpoints, load_checkpoint, model_weights
 from rpr.runs.locks import LOCK_NAME
 
 VARYING = {

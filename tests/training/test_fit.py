@@ -19,7 +19,7 @@ import torch
 
 from rpr.errors import DataError, InterruptedRun, RunError
 from rpr.records.files import read_metrics
-from rpr.runs.checkpoints import checkpoints, load_checkpoint
+from rpr.runs.loading import checkpoints, load_checkpoint
 from rpr.signals import exit_on_sigterm
 from tests.lazy import callbacks, fit
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rpr.errors import RunError
-from rpr.runs.checkpoints import checkpoints
+from rpr.runs.loading import checkpoints
 from tests.lazy import fit, training_module
 
 EACH_STEP = ("optim.checkpoint_every_n_steps=1", "optim.warmup_steps=1")
