@@ -96,7 +96,7 @@ def test_recall_is_drawn_by_pairs_and_distance(tmp_path):
 def test_figure_of_one_runs_positions_has_panels_of_what_the_model_has(changes, panels):
     """Warnings are errors, and markup stays text."""
     sentence = [*[5] * 7, EOS]
-    work = {"max_distance": 8, "max_tokens_per_batch": 1000, "device": "cpu"}
+    work = {"max_distance": 8, "max_tokens_per_batch": 1000}
     numbers = measure(make_model(**changes), [(sentence, sentence)] * 100, **work)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
