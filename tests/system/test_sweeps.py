@@ -82,7 +82,7 @@ def test_failed_job_waits_for_retry(write_sweep, forks, tmp_path, cli, monkeypat
     name, _ = found["finished"]
     update_record(status="failed", error="the disk was full")(runs / name)
     err = cli(*words, code=1).err
-    assert f"rpr-cli: failed: {name}: the disk was full\n    " in err and "job 1 of" not in err
+    assert f"rpr-cli: failed: {name}: the disk was full\n  its output: " in err and "job 1 of" not in err
     err = cli(*words, "retry_failed=true", code=1).err
     assert "sweep mine: job 1 of 2: " in err and "sweep mine: 2 jobs: 1 finished, 1 failed\n" in err
 
