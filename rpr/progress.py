@@ -74,7 +74,6 @@ class Progress:
             self._bar = None
         elif self._printed != self._done and (self._lines == "last" or self._printed is not None):
             self._show()
-        self._on_terminal, self._lines, self._printed = False, "none", None
 
     def __enter__(self) -> Progress:
         return self

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from rpr.api import load
-from rpr.commands.line_streams import batches, stdin
+from rpr.commands.translate import batches, stdin
 from rpr.config.commands import GenerateConfig
-from rpr.io.escape import escape_control_characters, note
+from rpr.io.escape import escape_control_characters
 
 PROMPTS_AT_ONCE = 64
 
@@ -23,20 +23,11 @@ def run(config: GenerateConfig) -> None:
         config.run, average_checkpoints=config.average_checkpoints, hardware=config.hardware, cache_dir=config.cache_dir
     )
     trained.continuations([], config)  # refuses what cannot be continued
-    streamed, context = config.format == "text" and sys.stdout.isatty(), trained.config.data.context_length
+    streamed = config.format == "text" and sys.stdout.isatty()
+    on_text = (lambda text, ends: _write(_harmless(text) + "\n" * ends)) if streamed else None
     for prompts in given:
-        on_text = (lambda text, ends: _write(_harmless(text) + "\n" * ends)) if streamed else None
         by_prompt = trained.continuations(prompts, config, on_text)
-        longest = max(sample.num_read for samples in by_prompt for sample in samples)
-        if context is not None and longest > context:
-            note(
-                f"note: the model read {longest} tokens of a text, more than the {context} of its contexts in "
-                "training; rpr-cli evaluate RUN context_lengths=[...] shows how it scores there"
-            )
-            context = None  # said once
-        if streamed:
-            continue
-        for prompt, samples in zip(prompts, by_prompt, strict=True):
+        for prompt, samples in () if streamed else zip(prompts, by_prompt, strict=True):
             for number, sample in enumerate(samples):
                 line = sample.text
                 if config.format == "json":

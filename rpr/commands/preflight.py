@@ -74,7 +74,8 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
         return
     # 3. The weights of both, and what comes after training.
     last, again = (checkpoints(of / "checkpoints")[-1][1] for of in (run_dir, resumed))
-    difference = _difference(last, again)
+    weights, others = model_weights(last), model_weights(again)
+    difference = max(float((weights[name] - others[name]).abs().max()) for name in weights)
     if difference and config.hardware.accelerator == "cpu":
         raise RunError(f"fast_dev_run: a resumed training has other weights, by up to {difference:.2g}")
     begin = time.monotonic()
@@ -95,12 +96,6 @@ def work(config: TrainConfig, run_dir: Path, data: PreparedData) -> None:
         "evaluation": f"{evaluated} in {time.monotonic() - begin:,.1f} s",
     }.items():
         print(f"  {name:<14}  {value}", flush=True)
-
-
-def _difference(path: Path, other: Path) -> float:
-    """The largest between the weights of two checkpoints."""
-    weights, others = model_weights(path), model_weights(other)
-    return max(float((weights[name] - others[name]).abs().max()) for name in weights)
 
 
 def _evaluate(config: TrainConfig, data: PreparedData, run_dir: Path) -> str:

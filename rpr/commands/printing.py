@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,12 +27,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int 
     """Aligned columns: so many of texts, then figures, at the right; nothing without rows."""
     lines = [headings, *rows]
     return aligned(lines, range(texts)) if len(lines) > 1 else []
-
-
-def window() -> tuple[int, int]:
-    """Columns and lines of the terminal's window; of a pipe more lines, as nothing scrolls away."""
-    columns, lines = shutil.get_terminal_size((100, 50))
-    return columns, lines
 
 
 def findings(record: Record) -> list[Score]:

@@ -3,10 +3,10 @@
 import contextlib
 import gc
 import json
+import shutil
 import sys
 from pathlib import Path
 
-from rpr.commands.printing import window
 from rpr.config.commands import ReportConfig
 from rpr.errors import RecordError, did_you_mean
 from rpr.io.atomic import exclusive, replace_file
@@ -49,7 +49,7 @@ def run(config: ReportConfig) -> None:
     if config.format == "json":
         print(json.dumps(report.document, indent=2, ensure_ascii=False))
         return
-    print(report.markdown if config.verbose else report.summary(*window()))
+    print(report.markdown if config.verbose else report.summary(*shutil.get_terminal_size((100, 50))))
     for problem in report.problems:
         print(f"rpr-cli: not in this report: {problem}", file=sys.stderr)
     for path in report.files if config.verbose else ():

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,29 +31,24 @@ if TYPE_CHECKING:  # numpy and torch: invalid settings are reported without wait
 FAULT_EXIT = 2  # of a process that ended by one of our own errors
 
 
-@dataclass(frozen=True)
-class SweepJob:
-    """A run of a sweep. Its output goes to its log alone, and the sweep reports its result."""
-
-    concurrent_jobs: int = 1  # of the sweep, that share the run's device at a time
-    in_launcher: bool = False  # this process is another launcher's (submitit), and the run trains in one of its own
-
-
 def run(
     config: TrainConfig,
     *,
     command: str,
-    sweep_job: SweepJob | None = None,
+    concurrent_jobs: int | None = None,
+    in_launcher: bool = False,
     run_dir: Path | None = None,
     rerun_of: RerunOf | None = None,
 ) -> Path:
     """Train and evaluate a run unless it has already finished; an interrupted one resumes from its newest checkpoint.
-    Returns its folder: `run_dir`, or the configured one. `rerun_of` is the record that this run repeats. Raises
-    BusyError if another process is working on the run, RprError if the input is invalid, or the run failed.
+    Returns its folder: `run_dir`, or the configured one. `rerun_of` is the record that this run repeats. A job of a
+    sweep shares its device with `concurrent_jobs` at a time; its output goes to its log alone, and the sweep reports
+    its result. `in_launcher`: this process is submitit's, and the run trains in one of its own. Raises BusyError if
+    another process is working on the run, RprError if the input is invalid, or the run failed.
     """
     from rpr.runs import locks
 
-    trial, reported, job = config.fast_dev_run, sweep_job is not None, sweep_job or SweepJob()
+    trial, reported = config.fast_dev_run, concurrent_jobs is not None
     with contextlib.ExitStack() as stack:
         # 1. A trial has a folder that is removed at the end.
         if trial:
@@ -82,16 +76,19 @@ def run(
         # 6. A run whose data cannot be used leaves nothing; from its record on, every error is in it.
         with lifecycle.rollback_on_error(run_dir):
             data = _prepare(config)
-            at_once = job.concurrent_jobs
+            at_once = concurrent_jobs or 1
             lifecycle.start_record(config, command, run_dir, data, rerun_of=rerun_of, concurrent_jobs=at_once)
         # 7. Train in processes of their own, one for each rank, or in this one.
         log = run_dir / LOG_NAME if reported and not trial else None
         with _failure_recorded(run_dir):
-            if config.hardware.num_ranks > 1 or job.in_launcher:
+            if config.hardware.num_ranks > 1 or in_launcher:
                 _run_worker(run_dir, config.hardware, keep_open=[lock], log=log)
             else:
                 if log is not None:
-                    _redirect_output(log)
+                    with log.open("ab") as file:
+                        for stream in (sys.stdout, sys.stderr):
+                            stream.flush()
+                            os.dup2(file.fileno(), stream.fileno())
                 work(config, run_dir, data)
     # 8. The result; of a sweep's job the sweep reports it.
     if not (reported or trial):
@@ -113,12 +110,11 @@ def _report_if_finished(config: TrainConfig, run_dir: Path) -> bool:
     Finished or not, the code of its positions must be the same.
     """
     path = run_dir / RECORD_NAME
-    if not path.exists():
+    if config.again or not path.exists():
         return False
     record = read_record(path)
-    if not config.again:
-        check_same_code(config.position, record)
-    if config.again or record.status != "finished":
+    check_same_code(config.position, record)
+    if record.status != "finished":
         return False
     lifecycle.check_same_corpus(config, run_dir, record)
     if config.sweep is not None and config.sweep not in record.sweeps:
@@ -152,13 +148,6 @@ def _is_first_node(config: TrainConfig, run_dir: Path) -> bool:
         time.sleep(launch.GRACE_SECONDS)  # the first node may have an error of its own to report
         raise SystemExit(FAULT_EXIT) from None
     return slurm is None or slurm.node == 0
-
-
-def _redirect_output(log: Path) -> None:
-    with log.open("ab") as file:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
 
 
 def _run_worker(run_dir: Path, hardware: HardwareConfig, **options: Any) -> None:
@@ -264,11 +253,6 @@ def _failure_recorded(run_dir: Path) -> Iterator[None]:
         # 1. A signal in whose course another error was raised, as that of a killed loader process, is the cause.
         stop = error if isinstance(error, RprError) else stop_before(error) or error
         failure = isinstance(stop, Exception)
-        if failure and not (run_dir / RECORD_NAME).exists():
-            raise RunError(
-                f"{run_dir}: the run's folder was moved or removed while it trained; put it back, and the same command "
-                "resumes from the last checkpoint"
-            ) from None
         # 2. The first rank, which may only have met the end of another.
         if is_first_rank():
             earlier = lifecycle.mark_stopped(run_dir, stop)

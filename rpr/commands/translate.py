@@ -3,10 +3,10 @@
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import IO
 
-from rpr.commands.line_streams import batches, stdin
 from rpr.config.commands import TranslateConfig
 from rpr.data.files import check_text
 from rpr.decode.engine import translate_sources
@@ -15,6 +15,8 @@ from rpr.errors import ConfigError
 from rpr.io.escape import note
 from rpr.paths import user_path
 from rpr.progress import Progress
+
+CHUNK_BYTES = 2**16
 
 
 def run(config: TranslateConfig) -> None:
@@ -28,7 +30,7 @@ def run(config: TranslateConfig) -> None:
         translator = Translator.from_config(config)
         output = _open_output(config.output, source, files)
         shows = config.output is not None or not sys.stdout.isatty()
-        bar = files.enter_context(Progress(None, "lines", "translating", lines="slow" if shows else "none"))
+        bar = files.enter_context(Progress(None, "lines", "translating"))
         done, warned = 0, set[str]()
         for lines in batches(source, config.lines_per_batch):
             # 2. The lines as text.
@@ -78,3 +80,36 @@ def _open_output(path: str | None, source: int, files: ExitStack) -> IO[bytes]:
         if path is not None:
             file.truncate(0)
     return file
+
+
+def stdin() -> int:
+    """The descriptor of stdin; raises ConfigError if it is closed."""
+    if sys.stdin is None:
+        raise ConfigError("stdin is closed; give input=FILE, or prompt=TEXT to generate")
+    return sys.stdin.fileno()
+
+
+def batches(descriptor: int, max_lines: int) -> Iterator[list[bytes]]:
+    """The lines of a file in batches of `max_lines`; of a pipe or a terminal, those that have arrived, at least one.
+    They are without their newlines; the last may have none. An input without any newline has a line at each carriage
+    return. At most one chunk is read beyond a batch, so an endless input waits in its pipe.
+    """
+    if os.isatty(descriptor):
+        note("reading from the terminal: press Enter to end a line, Ctrl-D to quit")
+    of_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    lines: list[bytes] = []
+    partial: list[bytes] = []  # of a line whose end has not arrived
+    seen = False  # a newline
+    while chunk := os.read(descriptor, CHUNK_BYTES):
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            lines.append(b"".join([*partial, end]))
+            partial, seen = [], True
+        partial.append(rest)
+        while len(lines) >= max_lines or (lines and not of_file):
+            yield lines[:max_lines]
+            lines = lines[max_lines:]
+    if last := b"".join(partial):
+        lines += [last] if seen else last.removesuffix(b"\r").split(b"\r")
+    for start in range(0, len(lines), max_lines):
+        yield lines[start : start + max_lines]

@@ -116,8 +116,4 @@ def stored_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def reason_of(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return first_problem(error)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return " ".join(str(error).split())[:250]
+    return first_problem(error) if isinstance(error, ValidationError) else " ".join(str(error).split())[:250]

@@ -34,16 +34,18 @@ class Continuation:
     text: str = ""
     pieces: list[int] = field(default_factory=list)  # without EOS
     finished: bool = False
-    num_read: int = 0  # token IDs that the model read, the prompt included, for the last of them
 
     def add(self, piece: int, vocabulary: Vocabulary, stop: str | None) -> None:
         """Append a piece; EOS or the stop text ends the continuation."""
-        self.num_read += 1
         if piece == EOS:
             self.finished = True
             return
         self.pieces.append(piece)
-        self.text = _whole_characters(self.pieces, vocabulary)
+        if isinstance(vocabulary, TextVocabulary):  # bytes at the end that begin a character wait for its others
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            self.text = decoder.decode(vocabulary.decode_bytes(self.pieces))
+        else:
+            self.text = vocabulary.decode(self.pieces).rstrip("\ufffd")
         if stop is not None and (end := self.text.find(stop)) >= 0:
             self.text, self.finished = self.text[:end], True
 
@@ -70,7 +72,7 @@ def continuations(
     `max_new_tokens`, for those that are learned, RunError if the model gives no finite probability.
     """
     _check(engine.model, prompts, sampling)
-    by_prompt = [[Continuation(num_read=len(prompt) - 1) for _ in range(sampling.num_samples)] for prompt in prompts]
+    by_prompt = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
     rows = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(sampling.num_samples)]
     lengths = [len(prompts[prompt]) + sampling.max_new_tokens for prompt, _ in rows]
     alone = ([row] for row in range(len(rows)))
@@ -122,13 +124,6 @@ def draw(sampling: SamplingConfig, streams: Sequence[Callable[[], float]], log_p
     # The first place whose sum is above; NaN has none.
     place_B1 = torch.searchsorted(upto_BK, at_B1, right=True).clamp(max=upto_BK.shape[1] - 1)
     return order_BV.gather(1, place_B1)[:, 0]
-
-
-def _whole_characters(pieces: Sequence[int], vocabulary: Vocabulary) -> str:
-    """The text of the pieces but for bytes at the end that begin a character."""
-    if isinstance(vocabulary, TextVocabulary):
-        return codecs.getincrementaldecoder("utf-8")("replace").decode(vocabulary.decode_bytes(pieces))
-    return vocabulary.decode(pieces).rstrip("\ufffd")
 
 
 def _check(model: Transformer, prompts: Rows, sampling: SamplingConfig) -> None:

@@ -77,7 +77,7 @@ def grids(report: PairedReport) -> Iterator[Grid]:
 
 def _grids_of(family: Family) -> Iterator[Grid]:
     where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
-    title = f"{f'{family.title}, ' if family.title else ''}{where}, {METRIC_NAMES[family.metric]}: {family.signature}"
+    title = f"{where}, {METRIC_NAMES[family.metric]}: {family.signature}"
     digits, several = kind_of_metric(family.metric).printed_digits, len(family.comparisons) > 1
     place = {system.run: at for at, system in enumerate(family.scores, start=1)}
 

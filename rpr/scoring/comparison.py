@@ -70,7 +70,6 @@ class Family:
     num_sentences: int
     scores: tuple[System, ...]
     comparisons: tuple[Comparison, ...]
-    title: str = ""
     tokenised: int | None = None  # as of Metric
 
     @property
@@ -339,8 +338,6 @@ def _common(runs: Sequence[Run]) -> list[str]:
     splits = dict.fromkeys(score.split for score in runs[0].record.scores)
     common = [split for split in splits if all(can_be_compared(run.path, split) for run in runs)]
     if not common:
-        has = ", ".join(splits) or "none"
-        without = next((run for run in runs if not any(can_be_compared(run.path, split) for split in splits)), runs[0])
-        missing = "no translations, or documents with their nats, of a split that every run has"
-        raise DataError(f"{without.folder}: has {missing} ({has}); omit it, or train it again in another folder")
+        rule = f"or documents with their nats, of a split that every run has ({', '.join(splits) or 'none'})"
+        raise DataError(f"runs: there are no translations, {rule}; omit runs, or train them again in other folders")
     return common

@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 
 import numpy as np
@@ -22,7 +22,7 @@ from sacrebleu.metrics.chrf import CHRF
 from rpr.config.train import TrainConfig
 from rpr.errors import DataError
 from rpr.records.scores import EXACT_MATCH
-from rpr.scoring.statistics import SAME, SufficientStatistics, share_from_sums, sufficient_statistics
+from rpr.scoring.statistics import SAME, SufficientStatistics, bleu_from_sums, chrf_from_sums, share_from_sums
 
 _COMPOUND = re.compile(r"(\S)-(\S)")
 METRICS = ("sacrebleu", "bleu_tok_split", "bleu_tok", "chrf", EXACT_MATCH)
@@ -84,9 +84,9 @@ def all_scores(
     by_name: dict[str, Callable[[], Metric]] = {
         "sacrebleu": lambda: _sacrebleu(*pair, tokenizer),
         "bleu_tok_split": lambda: _bleu_of_tokens(
-            "bleu_tok_split", split_compounds(moses[0]), split_compounds(moses[1]), f"{language}-compound_split"
+            "bleu_tok_split", f"{language}-compound_split", *map(split_compounds, moses)
         ),
-        "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", *moses, language),
+        "bleu_tok": lambda: _bleu_of_tokens("bleu_tok", language, *moses),
         "chrf": lambda: _metric("chrf", CHRF(), *pair),  # chrF2: character 1- to 6-grams, recall counting twice
         EXACT_MATCH: lambda: _exact_match(*pair),
     }
@@ -133,7 +133,7 @@ def split_compounds(sentences: Sequence[str]) -> list[str]:
     return [_COMPOUND.sub(r"\1 ##AT##-##AT## \2", sentence) for sentence in sentences]
 
 
-def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[str], tokens: str) -> Metric:
+def _bleu_of_tokens(name: str, tokens: str, hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """Unsmoothed BLEU of Moses tokens."""
     metric = _metric(name, BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, references)
     signature = metric.signature.replace("tok:none", f"tok:moses-{tokens}")
@@ -142,7 +142,13 @@ def _bleu_of_tokens(name: str, hypotheses: Sequence[str], references: Sequence[s
 
 def _metric(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     score = float(metric.corpus_score(hypotheses, [references]).score)
-    statistics = sufficient_statistics(metric, hypotheses, references)
+    # sacreBLEU exposes its counts only through its PairedTest, which has no interval of a difference.
+    rows = np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.float64)
+    if isinstance(metric, CHRF):
+        formula = partial(chrf_from_sums, beta=metric.beta)
+    else:
+        formula = partial(bleu_from_sums, exponential=metric.smooth_method == "exp")
+    statistics = SufficientStatistics(rows, formula)
     assert abs(statistics.score - score) < SAME, f"{name}: {score} by sacreBLEU, {statistics.score} from its counts"
     return Metric(name, score, str(metric.get_signature()), len(references), statistics, _empty(hypotheses))
 

@@ -32,7 +32,7 @@ from rpr.records.scores import (
     Score,
 )
 from rpr.scoring.metrics import TASK_METRICS, Metric, all_scores
-from rpr.scoring.statistics import interval, pool
+from rpr.scoring.statistics import SufficientStatistics, interval
 from rpr.scoring.text import by_context_length, document_statistics, token_nats
 
 BY_LENGTH = (HEADLINE_METRIC, "chrf", EXACT_MATCH)
@@ -177,15 +177,16 @@ def by_length(
     longest_training_source: int,
     samples: int,
 ) -> tuple[LengthBucket, ...]:
-    """The scores of each non-empty bucket, up to and including each edge and beyond the last one, by those of BY_LENGTH
-    that were computed. The longest training length is an edge, too, so that no bucket mixes seen and unseen ones, and
-    all test splits are pooled, since a bucket of one is often too small. `lengths` of each example and `scored` (the
-    same metrics) are by split; without bootstrap `samples` there are no intervals.
+    """The scores of each non-empty bucket, up to and including each edge and beyond the last one, of all splits: a
+    bucket of one is often too small. The longest training length is an edge, too: no bucket mixes seen and unseen ones.
+    `lengths` of each example and `scored` are by split; without bootstrap `samples` there are no intervals.
     """
     all_lengths = np.concatenate(lengths)
     of_metrics = (same for same in zip(*scored, strict=True) if same[0].name in BY_LENGTH)
-    pooled = {same[0].name: pool([metric.statistics for metric in same]) for same in of_metrics}
-    assert all(len(own) == len(all_lengths) for own in pooled.values()), "a length for each scored sentence"
+    pooled = dict[str, SufficientStatistics]()
+    for same in of_metrics:
+        rows = np.concatenate([metric.statistics.rows for metric in same])
+        pooled[same[0].name] = SufficientStatistics(rows, same[0].statistics.formula)
     buckets = []
     ends = sorted({*edges, longest_training_source})
     for before, longest in zip([0, *ends], [*ends, None], strict=True):

@@ -26,13 +26,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from rpr.records.scores import OVER_DOCUMENTS, Interval
 
@@ -64,22 +61,6 @@ class SufficientStatistics:
     def select(self, mask: NDArray[np.bool_]) -> SufficientStatistics:
         """The sentences where `mask` (N,) is true."""
         return SufficientStatistics(self.rows[mask], self.formula)
-
-
-def sufficient_statistics(
-    metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
-) -> SufficientStatistics:
-    """The counts of each sentence pair under `metric`."""
-    # sacreBLEU exposes these only through its PairedTest, which has no interval of a difference.
-    rows = np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.float64)
-    if isinstance(metric, CHRF):
-        return SufficientStatistics(rows, partial(chrf_from_sums, beta=metric.beta))
-    return SufficientStatistics(rows, partial(bleu_from_sums, exponential=metric.smooth_method == "exp"))
-
-
-def pool(parts: Sequence[SufficientStatistics]) -> SufficientStatistics:
-    """The statistics of several test sets, of the same metric, concatenated."""
-    return SufficientStatistics(np.concatenate([part.rows for part in parts]), parts[0].formula)
 
 
 def share_from_sums(sums: Array) -> Array:

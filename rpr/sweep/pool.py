@@ -196,7 +196,7 @@ def _train(request: Mapping[str, Any]) -> None:
             taken = stack.enter_context(take_slots(request["gpus"], config.hardware.devices))
             # Before CUDA is first used; its own order, where a machine has several kinds, is not that of nvidia-smi.
             os.environ |= {"CUDA_VISIBLE_DEVICES": ",".join(taken), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        train.run(config, command=request["command"], sweep_job=train.SweepJob(request["concurrent_jobs"]))
+        train.run(config, command=request["command"], concurrent_jobs=request["concurrent_jobs"])
 
 
 @contextmanager

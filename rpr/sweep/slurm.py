@@ -89,8 +89,8 @@ class Task:
         from rpr.commands import train
 
         try:
-            job = train.SweepJob(in_launcher=True)
-            train.run(config_from_record(self.config), command=self.command, sweep_job=job)
+            config = config_from_record(self.config)
+            train.run(config, command=self.command, concurrent_jobs=1, in_launcher=True)
         except Exception as error:
             problem = pool.as_problem(error)
             if self.config["hardware"]["num_nodes"] > 1:

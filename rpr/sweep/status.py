@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import shlex
+import shutil
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from rpr.commands.printing import headline, window
+from rpr.commands.printing import headline
 from rpr.config.train import TrainConfig
 from rpr.data.cache import cache_key
 from rpr.errors import ProcessEnded, RecordError, RunError
@@ -241,7 +242,7 @@ def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str
     if any(job.state == "failed" for job in jobs):
         _print("  retry_failed=true runs failed jobs again, from their last checkpoint")
     if finished := [job.record.shown() for job in jobs if job.record is not None and job.state == "finished"]:
-        width, height = window()
+        width, height = shutil.get_terminal_size((100, 50))
         print("\n".join(["", *ranked_groups(run_groups(finished), width, height - 4)]))
         runs_dir = jobs[0].config.runs_dir
         where = "" if runs_dir == "runs" else f" runs_dir={shlex.quote(runs_dir)}"

@@ -15,7 +15,6 @@ from rpr.cli import app
 from rpr.cli.app import to_overrides
 from rpr.commands import bench, train
 from rpr.compose.composition import compose_train, expand_multirun
-from rpr.errors import RunError
 from rpr.paths import user_path
 from rpr.sweep import pool
 from rpr.validation import settings_at
@@ -121,14 +120,6 @@ def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsy
     assert capsys.readouterr().err == (
         "rpr-cli: interrupted; rerun the same command to resume from the last checkpoint, if any\n"
     )
-
-
-def test_a_run_whose_folder_was_moved_ends_in_one_line(tmp_path):
-    gone = tmp_path / "run"
-    message = f"^{gone}: the run's folder was moved or removed while it trained; put it back"
-    with pytest.raises(RunError, match=message), train._failure_recorded(gone):
-        raise RunError("metrics.jsonl: cannot be written")
-    assert not gone.exists()
 
 
 TORCH = "torch pytorch_lightning lightning wandb datasets matplotlib "

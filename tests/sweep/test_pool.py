@@ -105,11 +105,11 @@ def test_each_job_gets_a_gpu_that_no_other_command_has(monkeypatch, tmp_path):
     monkeypatch.setattr(runtime, "check_devices", lambda hardware: None)
     assigned = tmp_path / "assigned"
 
-    def run(config, *, command, sweep_job):
+    def run(config, *, command, concurrent_jobs):
         with assigned.open("a") as file:
             assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # as nvidia-smi numbers them
             gpu = os.environ["CUDA_VISIBLE_DEVICES"]
-            file.write(f"{config.seed}: {gpu} of {sweep_job.concurrent_jobs}, ")
+            file.write(f"{config.seed}: {gpu} of {concurrent_jobs}, ")
 
     monkeypatch.setattr(train, "run", run)
     monkeypatch.setattr(pool, "subprocess", pool.subprocess)

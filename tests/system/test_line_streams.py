@@ -1,11 +1,11 @@
-"""rpr.commands.line_streams: batching and reading ahead of pipes and files, and which lines an input has."""
+"""Lines of stdin and of files: batching and reading ahead of pipes and files, and which lines an input has."""
 
 import os
 import threading
 
 import pytest
 
-from rpr.commands.line_streams import batches
+from rpr.commands.translate import batches
 
 
 def test_reader_yields_available_lines_without_waiting():
