@@ -40,7 +40,7 @@ ROOMS = {
     "tests/scoring": 500,
     "tests/sweep": 480,
     "tests/system": 2_890,
-    "tests/tracking": 290,
+    "tests/tracking": 310,
     "tests/training": 640,
 }
 

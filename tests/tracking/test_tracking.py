@@ -227,6 +227,17 @@ def test_a_mean_over_seeds_is_of_runs_trained_alike(tiny_config):
     assert len({*map(mirror.configuration, started)}) == 2, "of RoPE after 9 steps in two recipes"
 
 
+def test_a_run_whose_server_does_not_answer_is_logged_offline(tiny_config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loggers, "INIT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    logger = start(tiny_config(*RECIPE), tmp_path / "run")
+    assert logger.experiment.offline
+    logger.finish({}, failed=False)
+    refused, logged = messages(capsys)
+    assert refused.endswith("; the run is logged offline") and "uploads it" in logged
+
+
 TENSORBOARD = [*RECIPE, "logger=tensorboard"]
 
 
