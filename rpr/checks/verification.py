@@ -211,7 +211,6 @@ def beyond(pairs: Pairs, length: int) -> list[tuple[list[int], list[int]]]:
 
 
 def _log_p(exact: Transformer, pair: tuple[Sequence[int], Sequence[int]], shift: int = 0) -> Tensor:
-    """log p of the whole vocabulary after each token of the target, [1, T, V], with everything `shift` later."""
     hidden_1TM = exact(*pad_pairs([pair], exact.embedding_VM.device), shift=shift)
     return exact.logits(hidden_1TM).log_softmax(dim=-1)
 

@@ -259,7 +259,6 @@ def _resume(arguments: list[str]) -> int:
 
 
 def _config_class(name: str) -> Any:
-    """The class of a sub-command's configuration: TrainConfig, or one like ReportConfig of rpr.config.commands."""
     from rpr.config import commands, train
 
     return train.TrainConfig if name in ("train", "sweep") else getattr(commands, f"{name.capitalize()}Config")

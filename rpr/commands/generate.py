@@ -37,7 +37,6 @@ def run(config: GenerateConfig) -> None:
 
 
 def _texts(lines: Sequence[bytes]) -> list[str]:
-    """Lines without byte order marks, with other bytes than UTF-8 as surrogates."""
     return [line.removesuffix(b"\r").decode("utf-8-sig", "surrogateescape") for line in lines]
 
 
@@ -47,5 +46,4 @@ def _write(text: str) -> None:
 
 
 def _harmless(text: str) -> str:
-    """Text for a terminal: control characters are escaped, but for tabs and line breaks."""
     return re.sub(r"[^\n\t]+", lambda part: escape_control_characters(part[0]), text)

@@ -151,9 +151,6 @@ def _is_first_node(config: TrainConfig, run_dir: Path) -> bool:
 
 
 def _run_worker(run_dir: Path, hardware: HardwareConfig, **options: Any) -> None:
-    """Run `work` in processes of its own; `options` as run_worker takes them. Raises RunError with the error in the
-    run's record, ProcessEnded for another exit code, InterruptedRun if a signal ended it.
-    """
     from rpr.training import launch
 
     if code := launch.run_worker("rpr.commands.train", run_dir, hardware, **options):

@@ -453,7 +453,6 @@ class TrainConfig(StrictModel):
 
 
 def _keys(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The dotted names of settings, and of their sections."""
     for name, value in settings.items():
         yield name
         if isinstance(value, Mapping):

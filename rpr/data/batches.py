@@ -245,7 +245,6 @@ def scored_batches(split: Split, max_tokens: int, *, joined: bool = False) -> li
 
 
 def _pad(pieces: NDArray[np.generic], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Concatenated rows as a (B, longest) int64 array, padded on the right, and the number of their tokens."""
     real = np.arange(int(lengths.max())) < lengths[:, None]
     padded = np.full(real.shape, PAD, np.int64)
     padded[real] = pieces

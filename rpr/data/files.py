@@ -199,7 +199,6 @@ def list_files(path: Path, languages: Sequence[str]) -> Listing:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Sorted, files and folders; those of Spark and of systems begin with _ or a dot."""
     return sorted(file for file in folder.iterdir() if file.name[0] not in "._") if folder.is_dir() else []
 
 
@@ -228,7 +227,6 @@ def _line_files(files: Iterable[Path], languages: Sequence[str]) -> dict[str, li
 
 
 def _shards(file: Path) -> int | bool:
-    """How many there are by the name of one, or whether it has a number."""
     match = SHARD.search(stem_of(file))
     return int(match[1]) if match and match[1] else bool(match)
 
@@ -253,7 +251,6 @@ def _check(splits: Mapping[str, Sequence[Path]], layout: Callable[[Path], object
 
 
 def _may_be_data(file: Path, languages: Sequence[str]) -> bool:
-    """Whether something that is not read may be data: an archive, or its name speaks of a split or a language."""
     suffixes = file.name.lower().split(".")[1:] or [""]
     speaks = split_word(file.name) or any(language.lower() in suffixes for language in languages)
     readable = not languages and kind_of(file) in (TEXT, *TABLES)

@@ -63,7 +63,6 @@ def remove_leftovers(folder: Path, *patterns: str) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what can be removed: the names are hidden, and the next clean-up tries again."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

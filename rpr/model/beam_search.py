@@ -210,12 +210,10 @@ def extensions(
 
 
 def _never(model: Transformer, eos: int, length: int, min_length: int) -> list[int]:
-    """Pieces that must not be the `length`-th of a hypothesis."""
     return [model.config.pad, model.config.bos, *([eos] if length <= min_length else [])]
 
 
 def _log_probabilities(model: Transformer, hidden: Tensor, never: list[int]) -> Tensor:
-    """Of the next piece, [..., V], from hidden states [..., M], in at least float32; of `never` minus infinity."""
     logits = model.logits(hidden)
     log_p = logits.log_softmax(dim=-1, dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
     for piece in never:  # indexing with a list would copy it to the device and synchronise
@@ -245,7 +243,6 @@ def best_extensions(log_p_BNV: Tensor, alive_BN: Tensor, num_candidates: int) ->
 
 
 def _best(scores: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The greatest values along axis 1 and their indices, sorted; the first wins ties."""
     values, order = scores.sort(dim=1, descending=True, stable=True)
     return values[:, :number], order[:, :number]
 

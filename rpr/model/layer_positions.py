@@ -116,7 +116,6 @@ class LayerPositions(nn.Module):
         return q_BHPD, k_BHPD
 
     def _growth(self, positions: Tensor) -> Tensor:
-        """Of queries at these positions, by `query_log_scale`, in float64."""
         growth = ((positions + 1).double() / self.scheme.query_log_floor).clamp(min=1).log()
         return 1 + self.scheme.query_log_scale * growth
 

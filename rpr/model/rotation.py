@@ -19,7 +19,6 @@ from rpr.model.positions.scheme import Rotation
 
 
 def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
-    """base^(-2i / width) of each pair i, [W], in float64."""
     return base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float64) / width)
 
 
@@ -142,7 +141,6 @@ def _turned(x_BHPD: Tensor, cos_PW: Tensor, sin_PW: Tensor, interleaved: bool, d
 
 @lru_cache(maxsize=4)
 def _of_dimensions(cos_PW: Tensor, interleaved: bool, others: int) -> Tensor:
-    """The cosine of each dimension's pair, [P, D], and 1 for those that do not rotate."""
     with torch.inference_mode(False):
         cos_PX = cos_PW.repeat_interleave(2, -1) if interleaved else torch.cat([cos_PW, cos_PW], dim=-1)
         return torch.nn.functional.pad(cos_PX, (0, others), value=1.0) if others else cos_PX

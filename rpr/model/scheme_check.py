@@ -109,5 +109,4 @@ def _at_once(model: Transformer, texts_XL: Tensor) -> Tensor:
 
 
 def _differ(result: Tensor, other: Tensor) -> bool:
-    """Beyond rounding, in float32."""
     return result.shape != other.shape or not torch.allclose(result, other, rtol=1e-3, atol=1e-4)

@@ -298,7 +298,6 @@ def layers_of(config: TransformerConfig, shape: StackShape) -> nn.ModuleList:
 
 
 def _projection(d_model: int, parts: int) -> Linear:
-    """`parts` square projections in one matrix, without bias, each Glorot-uniform on its own."""
     linear = Linear(d_model, parts * d_model, bias=False)
     for block in linear.weight.data.chunk(parts):
         nn.init.xavier_uniform_(block)
@@ -313,12 +312,10 @@ def _starts(mask: Tensor | None, k_BHPD: Tensor) -> Tensor:
 
 
 def _split(x_BTM: Tensor, num_heads: int) -> Tensor:
-    """[B, T, M] -> [B, H, T, D]."""
     return x_BTM.view(*x_BTM.shape[:2], num_heads, -1).transpose(1, 2)
 
 
 def _join(x_BHTD: Tensor) -> Tensor:
-    """[B, H, T, D] -> [B, T, M]."""
     return x_BHTD.transpose(1, 2).flatten(-2)
 
 
@@ -329,5 +326,4 @@ def _of_newest(inputs: AttentionInputs) -> Tensor:
 
 
 def _of_sentences(x_XH1D: Tensor, batch: int) -> Tensor:
-    """[X, H, 1, D] (or [X, H, 1]) -> [B, H, N, D]."""
     return x_XH1D.reshape(batch, -1, x_XH1D.shape[1], x_XH1D.shape[-1]).transpose(1, 2)

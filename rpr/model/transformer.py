@@ -224,7 +224,6 @@ class DecoderOnly(Transformer):
         return state
 
     def _lengths(self, source_BS: Tensor) -> Tensor:
-        """The pieces of each source without padding, [B]."""
         return (source_BS != self.config.pad).sum(dim=1)
 
 

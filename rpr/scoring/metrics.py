@@ -104,7 +104,6 @@ def _sacrebleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: 
 
 
 def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
-    """Sentence accuracy: the percentage of hypotheses that equal their reference exactly."""
     rows = [(hypothesis == reference, 1) for hypothesis, reference in zip(hypotheses, references, strict=True)]
     statistics = SufficientStatistics(np.array(rows, np.float64), share_from_sums)
     signature = "nrefs:1|case:mixed|tok:none|unit:sentence"
@@ -134,7 +133,6 @@ def split_compounds(sentences: Sequence[str]) -> list[str]:
 
 
 def _bleu_of_tokens(name: str, tokens: str, hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
-    """Unsmoothed BLEU of Moses tokens."""
     metric = _metric(name, BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, references)
     signature = metric.signature.replace("tok:none", f"tok:moses-{tokens}")
     return replace(metric, signature=f"{signature}|sacremoses:{version('sacremoses')}")

@@ -151,6 +151,5 @@ def _selected_rows(rows: Sequence[Sequence[str]], overrides: Sequence[str]) -> l
 
 
 def _values(override: str) -> list[str]:
-    """The values of an override such as seed=1,2; lists and functions count as one."""
     value = override.partition("=")[2]
     return [value] if set(value) & set("([{'\"") else value.split(",")

@@ -251,14 +251,10 @@ def print_summary(sweep: str, before: Sequence[Job], problems: Mapping[tuple[str
 
 
 def _command(job: Job) -> str:
-    """Also after it has failed; in SLURM it is a sweep of its own."""
     return f"{job.command} retry_failed=true" if job.state == "failed" and " -m " in job.command else job.command
 
 
 def _reason(record: Record | None, problem: RunError | None) -> str:
-    """Why a job has no result: what its process reports now, rather than what its record says of an earlier attempt;
-    but the record's, if no more is known than that the process ended.
-    """
     recorded = record.error if record else None
     if problem is not None and not (recorded and isinstance(problem, ProcessEnded)):
         return str(problem)

@@ -38,7 +38,6 @@ class Digits(Task):
         return " ".join(map(str, row)), " ".join(map(str, answer))
 
     def _drawn(self, length: int) -> int:
-        """The symbols that are drawn for a row; one that is repeated has a single one."""
         return 1 if self.kind.endswith("repeat") else length
 
 
@@ -110,6 +109,5 @@ class UnevenAddition(Addition):
 
 
 def _number(digits: int, draw: Draw) -> int:
-    """Without zeros before it; 0 has one digit."""
     first = int(draw() * 10) if digits == 1 else 1 + int(draw() * 9)
     return int("".join([str(first), *(str(int(draw() * 10)) for _ in range(digits - 1))]))

@@ -108,7 +108,6 @@ def _block(given: AttentionInputs) -> int:
 
 
 def _in_kernel(given: AttentionInputs) -> bool:
-    """Whether the fused kernel for a GPU computes it."""
     return given.q.shape[3] == given.v.shape[3] and given.positions <= IN_KERNEL
 
 
@@ -205,7 +204,6 @@ def _columns_are_faster(given: AttentionInputs) -> bool:
 
 
 def _exact(x: Tensor) -> bool:
-    """Whether products are of the tensor's own numbers, of 24 bits or more."""
     single = x.dtype == torch.float32 and devices.matmul_precision() == "highest"
     return single or x.dtype == torch.float64
 
@@ -256,7 +254,6 @@ def _leading_bits(x: Tensor, number: int) -> list[Tensor]:
 
 
 def _columns(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """[..., E]; kernels for a GPU take widths in eights."""
     columns = torch.stack(tuple(parts), dim=-1).to(dtype)
     return columns if len(parts) == 1 else F.pad(columns, (0, 8 - len(parts)))
 

@@ -89,7 +89,6 @@ def _bias(table_HR: Tensor, given: AttentionInputs) -> Tensor:
 
 
 def _of_keys(table: Tensor, distances_K: Tensor) -> Tensor:
-    """The row of each key, [K, D] or [H, K, D]."""
     return table.index_select(-2, rows_of(distances_K, table.shape[-2]))
 
 
@@ -263,6 +262,5 @@ def keys_to_distances(weights_BHQK: Tensor) -> Tensor:
 
 
 def _by_key(by_distance_BHQC: Tensor, num_keys: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and strides of the view by key of a contiguous tensor by distance."""
     *batch, num_queries, num_distances = by_distance_BHQC.shape
     return (*batch, num_queries, num_keys), (*by_distance_BHQC.stride()[:-2], num_distances - 1, 1)

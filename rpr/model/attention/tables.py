@@ -403,18 +403,15 @@ class Table:
         )
 
     def _rows_of(self, block: Distances, columns: slice, num_products: int) -> Tensor:
-        """Some rows of a block, for each product: [G, W, D]."""
         rows_TWD = self.rows_TWD[:, self._columns(block)][:, columns]
         return rows_TWD[:, None].expand(-1, num_products // len(rows_TWD), -1, -1).flatten(0, 1)
 
     def _by_table(self, x_GQY: Tensor) -> Tensor:
-        """[G, Q, Y] as one matrix for each table, [T, N, Y]; Y may be 0."""
         num_products, num_queries, columns = x_GQY.shape
         num_tables = self.rows_TWD.shape[0]
         return x_GQY.view(num_tables, num_products * num_queries // num_tables, columns)
 
     def _columns(self, block: Distances) -> slice:
-        """The columns of a block's rows among all rows that occur."""
         return slice(block.rows.start - self.edges.rows.start, block.rows.stop - self.edges.rows.start)
 
 

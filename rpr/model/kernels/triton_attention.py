@@ -242,7 +242,6 @@ def _in_log2(bias_HR: Tensor | None, wide: torch.dtype) -> Tensor | None:
 
 
 def _scores_by_row(q_BHQD: Tensor, queries_BHQX: Tensor | None, key_table: Tensor | None) -> Tensor | None:
-    """R, [H, B, Q, R], which the kernels scale with q k^T."""
     if queries_BHQX is None:
         return _project(q_BHQD, key_table)
     return _project(queries_BHQX * q_BHQD.shape[3] ** 0.5, key_table)
@@ -286,29 +285,24 @@ def _rows_contiguous(x_BHXD: Tensor) -> Tensor:
 
 
 def _project(x_BHQD: Tensor, table: Tensor | None) -> Tensor | None:
-    """x w^T, [H, B, Q, R]; None without a table."""
     return None if table is None else _times(x_BHQD.transpose(0, 1), table.transpose(-2, -1), x_BHQD.dtype)
 
 
 def _unproject(x_HBQR: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
-    """x w, [B, Q, H, D]."""
     return _times(x_HBQR, table, dtype).permute(1, 2, 0, 3)
 
 
 def _times(x_HBQX: Tensor, matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """x times a matrix [X, Y], or [H, X, Y], one for each head: [H, B, Q, Y]."""
     product = _matmul(_by_group(x_HBQX, matrix), matrix if matrix.dim() == 3 else matrix[None], dtype)
     return product.view(*x_HBQX.shape[:3], matrix.shape[-1])
 
 
 def _table_gradient(x_HBQR: Tensor, y_BHQD: Tensor, table: Tensor) -> Tensor:
-    """x^T y, summed over all queries that share a table, in the table's shape and dtype."""
     x_GNR, y_GND = _by_group(x_HBQR, table), _by_group(y_BHQD.transpose(0, 1), table)
     return _matmul(x_GNR.transpose(1, 2), y_GND, y_BHQD.dtype).view(table.shape).to(table.dtype)
 
 
 def _by_group(x_HBQX: Tensor, table: Tensor) -> Tensor:
-    """[G, N, X]: one matrix per group of queries that share a table."""
     return x_HBQX.flatten(1, 2) if table.dim() == 3 else x_HBQX.flatten(0, 2)[None]
 
 

@@ -31,7 +31,6 @@ LENGTHS += ["key_rows", "value_rows", "bias_rows", "key_clip", "value_clip", "bi
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_rows(ptr, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile [rows, D], zero beyond the last row and beyond the head's width."""
     columns = tl.arange(0, D_TILE)
     pointers = ptr + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     return tl.load(pointers, mask=(rows < num_rows)[:, None] & (columns < D_HEAD)[None, :], other=0.0)
@@ -68,7 +67,6 @@ def _visible(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _logits(products, visible, distance, bias_ptr, bias_clip, SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Logits of a tile, -inf where nothing is visible."""
     logits = products * (SCALE * LOG2_E)
     if bias_ptr is not None:
         rows = tl.minimum(tl.maximum(distance, -bias_clip), bias_clip) + bias_clip
@@ -94,7 +92,6 @@ def _sides(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gather(ptr, offsets, distance, readable, clip):  # type: ignore[no-untyped-def]
-    """R[i, row(i, j)] of a tile near the diagonal."""
     return tl.load(ptr + (offsets + tl.minimum(tl.maximum(distance, -clip), clip) + clip), mask=readable, other=0.0)
 
 

@@ -65,6 +65,5 @@ class Fire(Scheme):
 
 @lru_cache(maxsize=4)  # the same for all layers; a tensor is its own key
 def _distances(queries: Tensor, keys: Tensor, dtype: Dtype) -> tuple[Tensor, Tensor]:
-    """Of keys before queries, and the positions of the queries."""
     with torch.inference_mode(False):
         return (queries - keys).clamp(min=0).to(dtype), queries.to(dtype)

@@ -112,7 +112,6 @@ def _wrong(scheme: type[Scheme]) -> str | None:
 
 
 def _defines(hook: str) -> Any:
-    """A property: whether a scheme defines this hook, and not `Scheme` alone."""
     return property(lambda scheme: getattr(type(scheme), hook) is not getattr(Scheme, hook))
 
 

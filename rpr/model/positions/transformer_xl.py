@@ -56,7 +56,6 @@ class TransformerXL(Scheme):
 
 @lru_cache(maxsize=4)  # the same for all layers
 def _sinusoids(d_model: int, last: int, farthest: int, dtype: Dtype, device: Device) -> Tensor:
-    """Of distances -farthest .. last: in causal attention no key is to the right, and those rows are never read."""
     with torch.inference_mode(False):
         before_R = -torch.arange(-farthest, last + 1, device=device, dtype=torch.float64)  # i - j
         frequencies = 10_000.0 ** (-torch.arange(0, d_model, 2, device=device, dtype=torch.float64) / d_model)
