@@ -347,7 +347,6 @@ def fingerprint(data: DataConfig) -> str:
 
 
 def _digest(file: Path) -> str:
-    """sha256 of a file. Raises DataError for a pointer of Git LFS in place of it."""
     with reading(file):
         status = file.stat()
         return _digest_of(file, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)

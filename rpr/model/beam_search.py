@@ -222,7 +222,6 @@ def _log_probabilities(model: Transformer, hidden: Tensor, never: list[int]) -> 
 
 
 def _filling_gaps(leaves_B: Tensor, leaving: Tensor) -> Tensor:
-    """The rows that stay, ordered so that most keep their place: the last ones fill the gaps."""
     staying = len(leaves_B) - len(leaving)
     order = torch.arange(staying, device=leaves_B.device)
     order[leaving[leaving < staying]] = (~leaves_B[staying:]).nonzero()[:, 0] + staying

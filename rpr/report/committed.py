@@ -69,7 +69,6 @@ def results_markdown(sweeps: Path) -> str:
 
 @cache
 def _group(results: Path, sweep: str, data: str = "", max_steps: int = 0, baseline: str | None = None) -> Group:
-    """The group of a sweep, on this corpus and of so many steps where given, with most finished runs."""
     records = find_records(results / sweep).records
     beside = {run_key(record): read_beside(path, record, []) for path, record in records}
     groups = run_groups((record for _, record in records), beside, baseline, published=True)

@@ -191,7 +191,6 @@ def html_page(report: Report) -> str:
 
 
 def _recorded(run: Record, first: Record | None = None) -> str:
-    """A line for each setting and fact in a record or, with the first one, for those in which it is otherwise."""
     results = {"command", "config", "training", "scores", "by_length", "by_context"}
     facts = [flat(one.config) | flat(one.model_dump(exclude=results)) for one in (run, first or run)]
     keys = facts[0] if first is None else varying(facts)

@@ -172,7 +172,6 @@ def texts_of(paths: Iterable[Path], split: str) -> Texts | None:
 
 
 def _ends(figure: Measurement) -> tuple[float, float]:
-    """Those of its bar; a skewed bootstrap is beside the score."""
     value, interval = figure.value or 0.0, figure.interval
     return (min(value, interval.low), max(value, interval.high)) if interval else (value, value)
 
@@ -317,7 +316,6 @@ def _line_plot(
 
 
 def _curves(group: Group, keys: Sequence[Key], spread: float = 0.0) -> dict[str, Points]:
-    """A line for each variant with a score of one of the keys, over their places, `spread` over a share of each."""
     rows = [row for row in lines_of(group)[0] if any(key in row.measurements for key in keys)]
     shifts = [spread * (at - (len(rows) - 1) / 2) / max(len(rows), 2) for at in range(len(rows))]
     return {row.label: [(at + shift, row.measured(key)) for at, key in enumerate(keys)]

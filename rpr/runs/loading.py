@@ -329,7 +329,6 @@ def _changed(origin: Origin, config: TransformerConfig) -> list[str]:
 
 
 def _in_words(names: Sequence[str]) -> str:
-    """Names of parameters, those of all layers as one: `decoder.*.self_attention.tables.keys`."""
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+(?=\.)", ".*", name) for name in names)) or "none"
 
 

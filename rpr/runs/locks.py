@@ -140,7 +140,6 @@ def _is_running(holder: Holder) -> bool:
 
 
 def _read(path: Path) -> Holder | None:
-    """The holder that the file names; None if it is empty or truncated by a crash. Raises OSError."""
     with contextlib.suppress(ValueError, TypeError):
         return Holder(*json.loads(path.read_text("utf-8", "replace")))
     return None

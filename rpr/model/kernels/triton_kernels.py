@@ -38,7 +38,6 @@ def _load_rows(ptr, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.con
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _store_rows(ptr, x, rows, stride, num_rows, D_HEAD: tl.constexpr, D_TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Store a tile, rounded to the tensor's dtype only here."""
     columns = tl.arange(0, D_TILE)
     pointers = ptr + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     tl.store(pointers, x.to(ptr.dtype.element_ty), mask=(rows < num_rows)[:, None] & (columns < D_HEAD)[None, :])
@@ -105,7 +104,6 @@ def _edge(row_pointers, readable, clip, SIDE: tl.constexpr):  # type: ignore[no-
 
 @triton.jit
 def _as_logit(sums, highest):  # type: ignore[no-untyped-def]
-    """The logit whose exponential is the sum; -inf for an empty one."""
     return tl.where(sums == 0.0, float("-inf"), highest + tl.log2(tl.where(sums == 0.0, 1.0, sums)))
 
 

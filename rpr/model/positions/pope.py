@@ -44,7 +44,6 @@ class Pope(Scheme):
 
 @lru_cache(maxsize=4)  # the same for all layers; a tensor is its own key
 def _angles(base: float, width: int, positions_P: Tensor, dtype: Dtype) -> Tensor:
-    """[P, 2, D]: those of the cosine, and of the sine, which is the cosine a quarter turn before."""
     with torch.inference_mode(False):
         frequencies_D = base ** -(torch.arange(width, device=positions_P.device, dtype=torch.float64) / width)
         angles_PD = positions_P.double()[:, None] * frequencies_D
