@@ -85,16 +85,11 @@ def fake_record(*args: Any, **kwargs: Any) -> Record:
     return Record.model_validate_json(json.dumps(fake_document(*args, **kwargs)), strict=True)
 
 
-def make_record(config: TrainConfig, **changed: Any) -> Record:
-    """Of a run of `config` that has only begun."""
-    given = {"status": "running", "data": None, "name": config.label, "run_id": config.run_id}
-    return fake_record(config=config.model_dump(mode="json"), **(given | changed))
-
-
 def make_run(config: TrainConfig, **changed: Any) -> Path:
-    """Write the record of a run; its folder."""
+    """Write the record of a run that has only begun; its folder."""
     run_dir = Path(config.runs_dir) / config.run_dir_name
-    write_record(run_dir / "record.json", make_record(config, **changed))
+    given = {"status": "running", "data": None, "name": config.label, "run_id": config.run_id, **changed}
+    write_record(run_dir / "record.json", fake_record(config=config.model_dump(mode="json"), **given))
     return run_dir
 
 

@@ -11,7 +11,6 @@ from rpr.commands import bench as benchmark
 from rpr.commands.bench import WARM_UP, peak_bytes, take_turns, training_step
 from rpr.compose.composition import compose_train
 from rpr.config.commands import BenchConfig
-from rpr.errors import ConfigError
 from rpr.validation import validate
 
 CPU = torch.device("cpu")
@@ -22,9 +21,8 @@ def bench(*overrides):
     return validate(BenchConfig, app.compose("bench", [*sizes, "sentences=3", "length=5", *overrides]))
 
 
-def positions(*names, architecture="encoder_decoder"):
-    words = (f"model.architecture={architecture}", "model.num_layers=4")
-    return {name: compose_train([f"position={name}", *words]).position for name in names}
+def positions(*names):
+    return {name: compose_train([f"position={name}"]).position for name in names}
 
 
 def test_steps_alternate_and_are_compared_within_a_round(monkeypatch):
@@ -98,9 +96,3 @@ def test_step_flops(architecture, source):
     expected = benchmark.step_flops(config.model, config.data.vocabulary_size, sizes)
     # torch also counts operations of the loss and the embedding.
     assert counted.get_total_flops() == pytest.approx(expected, rel=0.02)
-
-
-def test_a_sequence_too_long_for_a_scheme_is_refused():
-    words = ("parts=[context]", "context.lengths=[4,4097]", "model.architecture=decoder_only")
-    with pytest.raises(ConfigError, match="^variants: cope holds the scores of all pairs of tokens, too many for 4097"):
-        benchmark.run(bench(*words), positions("cope", architecture="decoder_only"))

@@ -22,7 +22,7 @@ ROOMS = {
     "rpr/sweep": 980,
     "rpr/tracking": 450,
     "rpr/training": 1_060,
-    "tests": 2_050,
+    "tests": 1_930,
     "tests/checks": 370,
     "tests/cli": 340,
     "tests/config": 290,

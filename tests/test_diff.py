@@ -48,15 +48,3 @@ def test_only_differences_are_shown(tmp_path, cli):
         "2 of 3 logged losses that both have are the same.",
     ]
     assert rows_of(cli("diff", first, put(tmp_path / "c", {})).out)[-1] == "The two records are the same."
-
-
-def test_failed_run_and_long_values(tmp_path, cli):
-    words = ["x" * 200 + letter + "x" * 200 for letter in "ab"]
-    first = put(tmp_path / ("a" * 120), {"config.model.words": words[0]})
-    missing = dict.fromkeys(("data", "training", "steps", "parameters", "finished"))
-    edits = {"status": "failed", "error": "DataError: no more paper", "scores": [], "config.model.words": words[1]}
-    printed = cli("diff", first, put(tmp_path / "b", edits | missing)).out
-    rows = rows_of(printed)
-    assert max(map(len, printed.splitlines())) <= 100 and rows[3].endswith("-s1, failed: DataError: no more paper")
-    assert {"steps_per_second 2.0 – –", "long/sacrebleu 9.0 – –"} <= {*rows}
-    assert "xxxa" in " ".join(rows) and "xxxb" in " ".join(rows), "cut to where they differ"

@@ -12,15 +12,12 @@ from rpr.environment import is_first_rank
 from rpr.paths import user_path
 from rpr.records.record import Git
 
-TORCHRUN = {
-    "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
-    "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
-}  # fmt: skip
 LEFT_OVER = {
     "RANK": "1", "LOCAL_RANK": "3", "WORLD_SIZE": "", "NODE_RANK": "1", "TORCHELASTIC_RUN_ID": "1",
     "SLURM_JOB_ID": "71", "LSB_JOBID": "7", "LSB_DJOB_RANKFILE": "x", "JSM_NAMESPACE_RANK": "1", "PMI_RANK": "1",
     "OMPI_COMM_WORLD_RANK": "1", "PL_TRAINER_FAST_DEV_RUN": "1", "GIT_DIR": "/nowhere", "WANDB_RUN_ID": "left",
-    "WANDB_SERVICE": "3-1-tcp-x-1",
+    "WANDB_SERVICE": "3-1-tcp-x-1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
 }  # fmt: skip
 KEPT = {
     "SLURM_CONF": "x", "SBATCH_PARTITION": "gpu", "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory",
@@ -28,15 +25,14 @@ KEPT = {
 }  # fmt: skip
 
 
-def set_up(monkeypatch, variables):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    environment.hide_foreign()
-    return {name: os.environ[name] for name in variables if name in os.environ}
-
-
 def test_what_others_left_is_removed(monkeypatch):
-    assert set_up(monkeypatch, {**LEFT_OVER, **KEPT}) == KEPT
+    """Torchrun's variables too: who starts a command by it gets as many, each of which starts its own ranks."""
+    for name, value in {**LEFT_OVER, **KEPT}.items():
+        monkeypatch.setenv(name, value)
+    for_child = environment.for_child().keys() & LEFT_OVER.keys()
+    assert not is_first_rank() and for_child == {"WANDB_RUN_ID", "WANDB_SERVICE"}
+    environment.hide_foreign()
+    assert {name: value for name, value in os.environ.items() if name in {**LEFT_OVER, **KEPT}} == KEPT
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # as a notebook's kernel exports it
     environment.set_up()
     assert os.environ["MPLBACKEND"] == "agg"
@@ -51,15 +47,6 @@ def test_settings_and_folders_may_name_what_is_hidden(monkeypatch):
     environment.hide_foreign()
     assert "SLURM_JOB_ID" not in os.environ
     assert (config.seed, user_path(config.runs_dir)) == (7, Path("/a/42/runs"))
-
-
-def test_torchruns_variables_reach_its_ranks_alone(monkeypatch):
-    """A command hides them: who starts it by torchrun gets as many commands, each of which starts its own ranks."""
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
-    assert not is_first_rank() and not TORCHRUN.keys() & environment.for_child().keys()
-    environment.hide_foreign()
-    assert is_first_rank() and not TORCHRUN.keys() & os.environ.keys()
 
 
 def test_commit_is_of_this_checkout_also_in_a_git_hook_and_in_one_of_another_user(monkeypatch, tmp_path):

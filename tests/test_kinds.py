@@ -1,14 +1,6 @@
-"""The three kinds of experiments: how each is recognised, and what it calls better or not learned."""
+"""The three kinds of experiments: what each calls better or not learned."""
 
-from rpr.kinds import KINDS, TASK, TEXT, TRANSLATION, kind_of, kind_of_metric
-from tests.fake_records import fake_record
-
-
-def test_kind_of_records_and_metrics():
-    assert kind_of({"text": {}, "task": None}) is TEXT
-    assert kind_of({"text": None, "task": {"kind": "copy"}}) is TASK
-    assert fake_record().kind is kind_of({"name": "old"} | {"text": None, "task": None}) is TRANSLATION
-    assert [kind_of_metric(kind.metric) for kind in KINDS] == list(KINDS) and kind_of_metric("chrf") is TRANSLATION
+from rpr.kinds import TASK, TEXT, TRANSLATION
 
 
 def test_better_and_not_learned():

@@ -1,7 +1,6 @@
 """Progress bars on a terminal, progress lines without one, and the progress of a sweep."""
 
 import io
-import json
 import re
 import sys
 from types import SimpleNamespace
@@ -11,9 +10,8 @@ import pytest
 from rpr import progress
 from rpr.compose import composition
 from rpr.progress import Progress
-from rpr.records.record import write_record
-from rpr.sweep.status import Job, followed
-from tests.fake_records import fake_record
+from rpr.sweep.status import followed, new_job
+from tests.fake_records import make_run
 
 
 @pytest.fixture
@@ -65,42 +63,19 @@ def test_bars_with_printed_lines_above(clock, monkeypatch):
     assert "| 1/4 steps, 0:00:06 left, 0.5 steps/s, last {braces}" in shown and shown.endswith("\n")
 
 
-@pytest.fixture
-def jobs(tmp_path):
-    configs = [composition.compose_train([f"seed={seed}", "optim.max_steps=100"]) for seed in (1, 2, 3)]
-    return [Job((f"seed={config.seed}",), config, tmp_path / config.run_dir_name) for config in configs]
-
-
-@pytest.fixture
-def write(jobs):
-    """Write the files of a job that has reached a step, the last line not to its end."""
-
-    def write(number, step, status, **changes):
-        run_dir = jobs[number].run_dir
-        run_dir.mkdir(exist_ok=True)
-        rows = [{"step": one, "time": 1.0, "train/loss": 5.5} for one in range(step + 1)]
-        (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '{"step": 99')
-        write_record(run_dir / "record.json", fake_record(name=f"job{number + 1}", status=status, **changes))
-
-    return write
-
-
-def test_lines_of_a_sweep(clock, jobs, write, capsys, monkeypatch):
+def test_lines_of_a_sweep(clock, tmp_path, capsys, monkeypatch):
     """A path below the current folder is relative; an interrupted job is not done."""
-    monkeypatch.chdir(jobs[0].run_dir.parent)
-    write(2, 40, "failed", error="of an earlier attempt")
-    with followed("mine", jobs) as poll:
+    monkeypatch.chdir(tmp_path)
+    settings = ["optim.max_steps=100", "runs_dir=runs"]
+    configs = [composition.compose_train([f"seed={seed}", *settings]) for seed in (1, 2)]
+    with followed("mine", [new_job((), config, "") for config in configs]) as poll:
         clock.now = 60.0
-        write(0, 50, "running")
+        (make_run(configs[0]) / "metrics.jsonl").write_text('{"step": 50}\n{"step": 9')  # not to its end
         poll()
         assert capsys.readouterr() == ("", "")
-        write(0, 100, "finished")
+        run_dir = make_run(configs[0], name="job1", status="finished")
         poll()
-        done = f"job1: BLEU test 30.00: {jobs[0].run_dir.name} (1 of 3 jobs, 0:01:36 left)\n"
-        assert capsys.readouterr() == (done, "")
-        clock.now = 120.0
-        write(1, 75, "failed", error="no \x1b luck")
-        write(2, 50, "interrupted", error="Ctrl-C")
-    why = f"{jobs[1].run_dir.name}: failed: no \\x1b luck (2 of 3 jobs)"
-    interrupted = f"sweep mine: {jobs[2].run_dir.name}: interrupted: Ctrl-C (2 of 3 jobs)"
-    assert capsys.readouterr() == ("", f"sweep mine: {why}\n{interrupted}\n")
+        done = "job1 (synthetic data): BLEU test 30.00"
+        assert capsys.readouterr() == (f"{done}: {run_dir} (1 of 2 jobs, 0:01:00 left)\n", "")
+        run_dir = make_run(configs[1], status="interrupted", error="Ctrl-\x1b")
+    assert capsys.readouterr().err == f"sweep mine: {run_dir.name}: interrupted: Ctrl-\\x1b (1 of 2 jobs)\n"

@@ -106,46 +106,30 @@ def test_different_results_are_shown_and_exit_with_1(original, call_rerun, chang
     assert "its results differ from" in call_rerun(source, code=1).err
 
 
-def test_recorded_configuration_is_run_in_the_given_folders(original, call_rerun, changed, started, tmp_path):
-    source, elsewhere = changed({"config.logger.mode": "online"}), f"{tmp_path / 'elsewhere'},b"
-    call_rerun(source, f"cache_dir='{elsewhere}'")
-    [(config, given)] = started
-    assert (config.runs_dir, config.data.cache_dir, config.sweep) == (str(tmp_path / "runs"), elsewhere, None)
-    assert config.logger.mode == "none"  # not to write into the original's W&B run
-    assert config.run_id == read_record(original / "record.json").run_id
-    command = shlex.split(given["command"])
-    assert app.compose("rerun", ["run=x", *command[3:]])["cache_dir"] == elsewhere
-    assert command[:3] == ["rpr-cli", "rerun", str(source)]
-    assert given["run_dir"] == tmp_path / "runs" / f"{original.name}-rerun1"
-
-
-def test_folder_of_a_rerun(original, call_rerun, changed, started, tmp_path):
-    def folder_of(source):
-        call_rerun(source)
-        return started[-1][1]["run_dir"].name.removeprefix(original.name)
-
-    def unfinished(folder, **more):
-        edits = {"status": "interrupted", "error": "SIGTERM", "data": None, "training": None, "scores": []} | more
-        return changed(edits, f"runs/{folder}/record.json")
-
-    changed({}, f"runs/{original.name}-rerun1/record.json")
-    (tmp_path / "runs" / f"{original.name}-rerun2").mkdir()  # of a rerun without a record
-    assert folder_of(original) == "-rerun2"
-    unfinished(f"{original.name}-rerun2", run_id="0a0a0a0a")  # for example, of another corpus path
-    assert folder_of(original) == "-rerun3"
-    unfinished(f"{original.name}-rerun3")
-    assert folder_of(original) == "-rerun3"
-    printed = call_rerun(unfinished("interrupted"))
-    assert "interrupted: SIGTERM; it has no results to compare with\n" in printed.err and printed.out == ""
-
-
-def test_another_place_of_the_corpus(call_rerun, changed, started, tmp_path):
-    here = tmp_path / "here"
-    source = changed({"config.data.synthetic": None, "config.data.path": str(tmp_path / "gone")})
+def test_recorded_configuration_is_run_in_the_given_folders(call_rerun, changed, started, tmp_path):
+    here, elsewhere = tmp_path / "here", f"{tmp_path / 'elsewhere'},b"
+    edits = {"synthetic": None, "path": str(tmp_path / "gone")}
+    source = changed({"config.logger.mode": "online", **{f"config.data.{key}": edits[key] for key in edits}})
     assert f"data.path: {tmp_path / 'gone'} does not exist" in call_rerun(source, code=2).err and started == []
     here.mkdir()
     for language in ("en", "de"):
         (here / f"train.{language}").write_text("a\nb\n")
-    assert "not as recorded: the corpus, key " in call_rerun(source, f"data_path={here}").err
+    printed = call_rerun(source, f"cache_dir='{elsewhere}'", f"data_path={here}")
+    assert "not as recorded: the corpus, key " in printed.err
     [(config, given)] = started
-    assert config.data.path == str(here) and f"data_path='{here}'" in shlex.split(given["command"])
+    assert (config.runs_dir, config.data.cache_dir, config.sweep) == (str(tmp_path / "runs"), elsewhere, None)
+    assert config.data.path == str(here) and config.logger.mode == "none"  # not to write into the original's W&B run
+    command = shlex.split(given["command"])
+    assert command[:3] == ["rpr-cli", "rerun", str(source)] and f"data_path='{here}'" in command
+    assert app.compose("rerun", ["run=x", *command[3:]])["cache_dir"] == elsewhere
+    assert given["run_dir"] == tmp_path / "runs" / f"{config.run_dir_name}-rerun1"
+
+
+def test_folder_of_a_rerun(original, call_rerun, changed, started):
+    """An unfinished one is resumed, but for one of another corpus path, for example."""
+    unfinished = {"status": "interrupted", "error": "SIGTERM", "data": None, "training": None, "scores": []}
+    for number, edits in enumerate(({}, unfinished | {"run_id": "0a0a0a0a"}, unfinished), start=1):
+        changed(edits, f"runs/{original.name}-rerun{number}/record.json")
+    printed = call_rerun(changed(unfinished, "runs/interrupted/record.json"))
+    assert started[-1][1]["run_dir"].name == f"{original.name}-rerun3"
+    assert "interrupted: SIGTERM; it has no results to compare with\n" in printed.err and printed.out == ""

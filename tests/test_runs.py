@@ -44,14 +44,7 @@ def test_runs_are_listed_newest_first(folders, cli):
     assert (best["name"], best["status"], best["score"]) == (old.name, "finished", 30.0)
 
 
-def test_runs_are_removed_by_name_and_by_hash(folders, cli):
-    old, new, damaged = folders
-    cli("runs", "remove", old.name, new.name.rpartition("-")[2], damaged.name)
-    assert [*old.parent.iterdir()] == []
-    assert cli("runs").out == "no runs\n"
-
-
-def test_what_is_not_a_run_of_the_folder_stays(folders, cli, tmp_path):
+def test_runs_are_removed_by_name_and_by_hash_and_what_is_no_run_stays(folders, cli, tmp_path):
     old, new, damaged = folders
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/record.json").write_text("{")
@@ -65,5 +58,5 @@ def test_what_is_not_a_run_of_the_folder_stays(folders, cli, tmp_path):
         err = cli("runs", "remove", old.name, new.name, code=2).err
         assert "in use by process" in err and err.count("\n") == 1
     assert old.is_dir() and new.is_dir() and damaged.is_dir()
-    cli("runs", "remove", old.name)
-    assert (tmp_path / "elsewhere/record.json").is_file() and not old.exists()
+    cli("runs", "remove", old.name, new.name.rpartition("-")[2], damaged.name)
+    assert (tmp_path / "elsewhere/record.json").is_file() and [*old.parent.iterdir()] == [old.parent / "link"]
