@@ -39,7 +39,7 @@ ROOMS = {
     "tests/runs": 410,
     "tests/scoring": 500,
     "tests/sweep": 480,
-    "tests/system": 2_870,
+    "tests/system": 2_650,
     "tests/tracking": 310,
     "tests/training": 640,
 }

@@ -1,32 +1,25 @@
-"""fast_dev_run=true: what it prints, on one process and on two ranks; that nothing of it stays, however it ends."""
+"""fast_dev_run=true: what it prints; that nothing of it stays, however it ends."""
 
-import os
 import signal
-import subprocess
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.lazy import preflight
-from tests.processes import SCRIPT
 
 ROWS = ["peak memory", "speed", "whole training", "disk", "resumed", "evaluation"]
-TWO = ("hardware=2xcpu", "optim.microbatches_per_step=2")
 
 
-def check(printed, tmp_path):
+def test_prints_its_table_and_leaves_nothing(tiny, small_data, tmp_path, cli):
     """A line for each row below the head, and an empty place where the runs would be."""
+    printed = cli("train", *tiny, "fast_dev_run=true", "hardware.threads=1").out
     lines = printed.splitlines()
     first = next(at for at, line in enumerate(lines) if ": 20 steps of " in line)
     assert [line[2:16].rstrip() for line in lines[first + 1 : first + 7]] == ROWS
     assert "3,200 steps in " in printed and "5 checkpoints of " in printed and "10 sentences of test" in printed
     assert "  resumed         the weights of a training never stopped\n" in printed
     assert not (tmp_path / "runs").exists()
-
-
-def test_prints_its_table_and_leaves_nothing(tiny, small_data, tmp_path, cli):
-    check(cli("train", *tiny, "fast_dev_run=true", "hardware.threads=1").out, tmp_path)
 
 
 def test_documents_are_read_instead(tiny, tmp_path, cli):
@@ -50,18 +43,8 @@ def test_a_wrong_resume_is_an_error(tiny, small_data, tmp_path, cli, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [TWO, ["-m", "jobs=1"]])
-def test_ranks_and_multiruns(how, tiny, small_data, tmp_path):
-    """A job of a multirun prints to stderr, as stdout is that of the multirun."""
-    command = [SCRIPT, "train", *tiny, "fast_dev_run=true", *how]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    check(done.stdout or done.stderr, tmp_path)
-
-
-@pytest.mark.slow
 def test_ctrl_c_leaves_nothing(tiny, small_data, tmp_path, processes, wait_for):
-    process = processes.start("train", *tiny, "fast_dev_run=true", *TWO)
+    process = processes.start("train", *tiny, "fast_dev_run=true", "hardware=2xcpu", "optim.microbatches_per_step=2")
     assert wait_for(lambda: bool(list(tmp_path.glob("runs/.preflight-*/checkpoints/*.ckpt"))), 200), process.poll()
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130

@@ -80,8 +80,6 @@ def test_no_secret_is_written_or_printed(tmp_path, tiny, small_data, run_command
 
 SETTINGS = [
     ("logger.tags", "[a,'${oc.env:HF_TOKEN}']", "HF_TOKEN"),
-    ("data.test_name", "${oc.env:AWS_SECRET_ACCESS_KEY}", "AWS_SECRET_ACCESS_KEY"),
-    ("seed", "${oc.env:DATABASE_PASSWORD}", "DATABASE_PASSWORD"),
     ("logger.entity", "${oc.env:HTTPS_PROXY}", "HTTPS_PROXY"),
     ("logger.entity", CANARIES["WANDB_API_KEY"], "WANDB_API_KEY"),
 ]

@@ -13,7 +13,7 @@ import pytest
 from rpr.cli import app
 from rpr.commands import translate
 from rpr.decode import translator
-from rpr.decode.engine import Translated, translate_sources
+from rpr.decode.engine import translate_sources
 from rpr.decode.translator import Translator
 
 SENTENCES = ["The old dog runs.", "A cat sings.", "My fox laughs here.", "The doctor sees a cow.", "Every bird sleeps."]
@@ -81,18 +81,13 @@ def test_input_that_is_not_text_is_refused(run_translate):
         assert run_translate(content, code=2) == ("", [f"rpr-cli: input DIR/in.txt {what}"])
 
 
-def test_translations_without_an_end_or_empty_ones_are_said(model, run_translate, monkeypatch):
-    """Those of empty lines aside."""
+def test_translations_without_an_end_are_said(model, run_translate):
     translated = translate_sources(model.engine, model.encode(SENTENCES), model.vocabulary, model.search)
     cut = [number for number, finished in enumerate(translated.finished, 1) if not finished]
     assert 0 < len(cut) < len(SENTENCES)
     assert run_translate(lines_of(SENTENCES), "lines_per_batch=2")[1] == [
         f"rpr-cli: warning: input DIR/in.txt, line {cut[0]}: {NO_END}; the translation is cut off there"
     ]
-    empty = lambda _, sources, *others: Translated(["" for _ in sources], [True for _ in sources])  # noqa: E731
-    monkeypatch.setattr(translate, "translate_sources", empty)
-    out, [line] = run_translate(b"\n \na b\n")
-    assert out == "\n\n\n" and line.endswith(f"line 3: {EMPTY}; min_length=1 requires at least one token")
 
 
 def test_input_and_output_files(random_run, tmp_path, expected, cli):
@@ -113,6 +108,21 @@ def test_stdout_equal_to_input_is_refused(random_run, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdout", both)
         assert app.main(["translate", f"run={random_run}", *EXACT]) == 2
     assert (tmp_path / "both").read_text() == "a line\n"
+
+
+LONG = [b"line " * 20, b"", b"long " * 30_000, *(b"%d" % number * 50 for number in range(2498))]  # several chunks
+
+
+@pytest.mark.parametrize(("content", "expected"), [
+    (b"\n".join(LONG), LONG), (b"".join(line + b"\n" for line in LONG), LONG),
+    (b"a\rb\r", [b"a", b"b"]), (b"a\r\rb", [b"a", b"", b"b"]), (b"a\rb\n", [b"a\rb"]), (b"\r", [b""]), (b"", []),
+], ids=range(7))  # fmt: skip
+def test_batches_of_a_file_are_full_and_carriage_returns_end_lines_where_no_newline_does(tmp_path, content, expected):
+    (tmp_path / "in").write_bytes(content)
+    with (tmp_path / "in").open("rb") as file:
+        read = list(translate.batches(file.fileno(), 600))
+    assert [line for batch in read for line in batch] == expected
+    assert all(len(batch) == 600 for batch in read[:-1])
 
 
 # --- in a separate process
