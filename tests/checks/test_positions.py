@@ -1,4 +1,4 @@
-"""Mean attention by distance against loops over the weights (float64), uniform attention and small tables by hand."""
+"""Mean attention by distance against loops over the weights (float64), even attention by hand."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from rpr.checks.positions import attention_weights, measure, table_numbers
+from rpr.checks.positions import attention_weights, measure
 from rpr.data.vocabulary import BOS, EOS
 from rpr.report.plots import label
 from tests import small_models
@@ -71,31 +71,16 @@ def test_mean_attention_equals_loops(choices, pairs):
     assert expected[2:, :, 5:].isnan().all()  # the decoder attends to no later position
 
 
-def test_uniform_attention_by_hand():
-    """Zero queries attend uniformly: 1/n in the encoder, 1/(i+1) in the decoder; sentences of 3 and 2 pieces."""
-    model = make_model()
-    for layer in (*model.encoder, *model.decoder):
-        layer.self_attention.qkv.weight.data[: model.config.d_model] = 0.0
-    numbers = measured(model, [([5, 6, EOS], [7, 8, EOS]), ([9, EOS], [10, EOS])], max_distance=3)
+def test_even_attention_by_hand():
+    """Of equal weights: 1/n in the encoder, 1/(i+1) in the decoder; sentences of 3 and 2 pieces."""
+    numbers = measured(make_model(), [([5, 6, EOS], [7, 8, EOS]), ([9, EOS], [10, EOS])], max_distance=3)
     encoder, decoder = numbers["stacks"]
     assert (encoder["pairs"], decoder["pairs"]) == ([0, 1, 3, 5, 3, 1, 0], [0, 1, 3, 5, 0, 0, 0])
     adjacent = (2 / 3 + 1 / 2) / 3
-    by_hand = {
-        "encoder": (None, 1 / 3, adjacent, 2 / 5, adjacent, 1 / 3, None),
-        "decoder": (None, 1 / 3, (1 / 2 + 1 / 3 + 1 / 2) / 3, (1 + 1 / 2 + 1 / 3 + 1 + 1 / 2) / 5, None, None, None),
-    }
-    even = {stack["stack"]: stack["even_attention"] for stack in numbers["stacks"]}
-    for layer in numbers["attention"]:
-        for head in (*layer["attention"], even[layer["stack"]]):
-            for found, expected in zip(head, by_hand[layer["stack"]], strict=True):
-                assert (found is None) == (expected is None)
-                assert found == pytest.approx(expected, abs=1e-14)
-
-
-def test_table_norms_by_hand():
-    table = torch.tensor([[3.0, 4.0], [0.0, 5.0], [0.0, -2.0]])
-    assert table_numbers(table)["norms"] == [[5.0, 5.0, 2.0]]
-    assert table_numbers(torch.stack([table, table.flip(0)]))["norms"] == [[5.0, 5.0, 2.0], [2.0, 5.0, 5.0]]
+    by_hand = [None, 1 / 3, adjacent, 2 / 5, adjacent, 1 / 3, None]
+    assert encoder["even_attention"] == pytest.approx(by_hand, abs=1e-14)
+    by_hand = [None, 1 / 3, (1 / 2 + 1 / 3 + 1 / 2) / 3, (1 + 1 / 2 + 1 / 3 + 1 + 1 / 2) / 5, None, None, None]
+    assert decoder["even_attention"] == pytest.approx(by_hand, abs=1e-14)
 
 
 def test_tables_by_sharing(pairs):

@@ -161,9 +161,6 @@ def test_wrong_cache_mask_positions_and_batches_fail():
     assert_outcome(shift_invariance(wrong("encode", see_padding), PAIRS), "failed")
     assert_outcome(shift_invariance(wrong("encode", add_positions), PAIRS), "failed")
     assert_outcome(shift_invariance(wrong("_embed", drop_positions, **SINUSOIDAL), PAIRS), "failed")
-
-
-def test_dependence_on_the_batch_fails():
     check = batch_independence(wrong("encode", mix_sentences), SOURCES[:8], SEARCH)
     assert_outcome(check, "failed")
     assert "sentences have different translations in different batches" in check.reason

@@ -231,14 +231,6 @@ def test_two_spellings_of_a_run_have_one_id_and_a_note_names_what_has_no_effect(
     assert other.without_effect(typed) == [SPELLINGS[words]]
 
 
-@pytest.mark.parametrize(("words", "usual"), [
-    ("position=rope position.encoder=alibi position.encoder=NULL", "position=rope"),
-    ("++position.encoder=rope", "position.encoder=rope"),
-])  # fmt: skip
-def test_the_scheme_of_a_stack_may_be_spelt_as_hydra_does(words, usual):
-    assert train(*words.split()).run_id == train(*usual.split()).run_id
-
-
 def test_run_id_depends_on_the_weights_a_run_starts_from(plain):
     def run(seed=1, **changes):
         origin = {"run": "runs/a", "run_id": f"a{seed}", "settings_id": "1a", "seed": seed, "positions": "RoPE"}
@@ -252,19 +244,6 @@ def test_run_id_depends_on_the_weights_a_run_starts_from(plain):
     assert len({first.run_id, *(other.run_id for other in others)}) == 4
     assert run(2).settings_id == first.settings_id != run(settings_id="2b").settings_id
     assert config_from_record(first.model_dump(mode="json")) == first
-
-
-def test_run_folder_is_named_after_its_choices(plain):
-    cfg = validate(TrainConfig, edited(plain, {"position.clip_distance": 4, "seed": 3}))
-    assert cfg.run_dir_name == f"synthetic-tiny-relative-k4-s3-{cfg.run_id}"
-    absolute = validate(TrainConfig, settings_of("train position=absolute"))
-    assert absolute.label == "synthetic-tiny-absolute-s1"  # no k where there is none
-    assert validate(TrainConfig, edited(plain, {"name": "mine"})).label == "mine"
-
-
-def test_a_remedy_for_one_stack_is_a_setting():
-    with pytest.raises(ConfigError, match=r"^position\.encoder\.name: fire .*, or position\.encoder=\.\.\. for"):
-        train("position.encoder=fire", "position.decoder=rope")
 
 
 def test_bos_has_a_vector_of_its_own_in_models_of_documents():

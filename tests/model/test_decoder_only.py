@@ -60,9 +60,7 @@ def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
     assert_same_gradients(model, of_targets(hidden), expected, torch.randn_like(expected))
 
 
-@pytest.mark.parametrize(
-    "kind", ["learned", "rope", "relative", "fox", "logits_and_t5", "relative_window", "fox_window"]
-)
+@pytest.mark.parametrize("kind", ["learned", "rope", "relative", "logits_and_t5", "relative_window", "fox_window"])
 def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind):
     model = make_model(kind, activation="gelu")
     source = sentences(*SOURCES)

@@ -1,5 +1,5 @@
 """The model that is trained against the readable one, rpr/model/readable.py, in float64: scores and gradients, for
-every position scheme, both norms, a block of today; two examples of introductions to the paper.
+every position scheme, both norms, a block of today; an example of introductions to the paper.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from rpr.model import readable
 from rpr.model.transformer import build_model
 from tests.model.scheme_variants import KINDS, NORM, TODAY
-from tests.shapes import changed, scheme
+from tests.shapes import changed
 from tests.small_models import BASIC
 
 SOURCES = [[11, 12, 13, 14, 11, 3], [15, 3]]
@@ -60,15 +60,3 @@ def test_rows_of_ten_words_with_k_of_three():
     assert rows[0] == [3, 4, 5, 6, 6, 6, 6, 6, 6, 6] and rows[9] == [0, 0, 0, 0, 0, 0, 0, 1, 2, 3]
     page = Path(__file__).parents[2].joinpath("docs", "reproduce.md").read_text(encoding="utf-8")
     assert all(str(row) in page for row in rows)
-
-
-@pytest.mark.parametrize("choice, alike", [("none", True), ("relative", False), ("absolute", False), ("rope", False)])
-def test_equal_words_have_equal_outputs_without_positions_alone(choice, alike):
-    """ "I think therefore I am": the two I."""
-    torch.manual_seed(0)
-    config = changed(BASIC, encoder_positions=scheme(choice), decoder_positions=scheme("none"))
-    model = build_model(config).double()
-    words = {"I": 11, "think": 12, "therefore": 13, "am": 14}
-    sentence = [words[word] for word in ["I", "think", "therefore", "I", "am"]]
-    hidden = readable.stack(config, dict(model.named_parameters(remove_duplicate=False)), "encoder", sentence)
-    assert torch.allclose(hidden[0], hidden[3], rtol=0, atol=1e-6) == alike

@@ -294,14 +294,6 @@ def test_positions_in_training_are_a_sorted_random_subset():
     assert full.rows(bias) is None, "any kernel knows the distances"
 
 
-def test_random_positions_are_part_of_what_they_affect_alone():
-    grows = {"query_log_scale": 0.1, "query_log_floor": 4}
-    assert scheme("none", random_positions=99, **grows).identity()["random_positions"] == 99
-    alike = {"none": {}, "cope": {}, "relative": {"clip_distance": 0}, "rope": {"proportion": 0}}
-    for choice, settings in alike.items():
-        assert "random_positions" not in scheme(choice, random_positions=99, **settings).identity(), choice
-
-
 def test_learned_positions_start_with_the_standard_deviation_given():
     for given, expected in ((None, 0.25), (1.0, 1.0)):
         positions = scheme("learned", max_positions=999, initial_std=given)

@@ -38,22 +38,14 @@ def run_python(arguments, timeout_seconds, **environment):
     return done.stdout
 
 
-def interpreted_tests(marked, timeout_seconds, coverage_environment):
+@pytest.mark.skipif(INTERPRETED, reason="already in the interpreter")
+@pytest.mark.parametrize("marked, timeout_seconds", [
+    ("not slow", 280), pytest.param("slow", 1700, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+])  # fmt: skip
+def test_kernels_in_the_interpreter(marked, timeout_seconds, coverage_environment):
     arguments = ["-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", marked, __file__]
     environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": "", "CUDA_VISIBLE_DEVICES": ""}
-    return run_python(arguments, timeout_seconds, **environment, **coverage_environment)
-
-
-@pytest.mark.skipif(INTERPRETED, reason="already in the interpreter")
-def test_kernels_in_the_interpreter(coverage_environment):
-    assert " passed" in interpreted_tests("not slow", 280, coverage_environment)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(INTERPRETED, reason="already in the interpreter")
-def test_kernels_in_the_interpreter_with_random_shapes(coverage_environment):
-    assert " passed" in interpreted_tests("slow", 1700, coverage_environment)
+    assert " passed" in run_python(arguments, timeout_seconds, **environment, **coverage_environment)
 
 
 # In the interpreter

@@ -1,4 +1,4 @@
-"""The status of a run in its record."""
+"""The status of a run in its record; the default precision of float32 matrix products, by processor."""
 
 import json
 from unittest.mock import MagicMock
@@ -19,19 +19,15 @@ from tests.fake_records import fake_record, make_run
 
 
 @pytest.mark.parametrize("before, after", [("running", "interrupted"), ("finished", "finished")])
-def test_finished_run_stays_finished_when_its_logging_is_interrupted(tmp_path, before, after):
+def test_the_time_limit_is_the_reason_unless_the_run_has_finished(tmp_path, before, after):
+    """Though the process recorded its signal before, and its parent reports the end after that."""
     write_record(tmp_path / RECORD_NAME, fake_record(status=before))
-    lifecycle.mark_stopped(tmp_path, KeyboardInterrupt())
-    lifecycle.mark_stopped(tmp_path, RunError("the parent's report of it"))
-    assert read_record(tmp_path / RECORD_NAME).status == after
-
-
-def test_time_limit_is_the_reason_though_the_process_recorded_its_signal(tmp_path):
-    write_record(tmp_path / RECORD_NAME, fake_record(status="running"))
-    lifecycle.mark_stopped(tmp_path, SystemExit(143))
-    lifecycle.mark_stopped(tmp_path, TimeLimitReached("the SLURM time limit was reached"))
+    limit = TimeLimitReached("the SLURM time limit was reached")
+    for error in (SystemExit(143), limit, RunError("the parent's report of it")):
+        lifecycle.mark_stopped(tmp_path, error)
     record = read_record(tmp_path / RECORD_NAME)
-    assert (record.status, record.error) == ("interrupted", "the SLURM time limit was reached")
+    assert record.status == after
+    assert before == "finished" or record.error == str(limit)
 
 
 def test_the_rank_that_fails_first_gives_the_reason(tmp_path, monkeypatch):
@@ -142,22 +138,31 @@ def test_a_sweep_says_once_what_evaluation_reads_untrained(capsys):
     assert line.endswith(" (2 of 2 jobs)")
 
 
-def test_what_evaluation_reads_as_it_was_initialised_is_named():
-    def never_trained(*words, longest=4096):
-        documents = ["data=python_library", "model.architecture=decoder_only", "data.context_length=32"]
-        config = compose_train([*documents, f"evaluation.context_lengths=[{longest}]", "optim=lm", *words])
-        return "\n".join(lifecycle.untrained(config))
+POSITIONS, DISTANCES = "learned positions from 32 on", "learned vectors or biases of distances from 32 on"
 
-    learned, keys = (
-        ("position=learned", "position.max_positions=4096"),
-        ("position=relative", "position.clip_distance=33"),
-    )
-    positions = "the learned positions from 32 on stay as they were initialised (absolute (learned)): training has"
-    assert positions in never_trained(*learned)
-    assert never_trained(*learned, longest=32) == ""
-    assert "learned vectors or biases of distances from 32 on" in never_trained(*keys)
-    assert never_trained(*keys[:1], "position.clip_distance=32") == "", "whose row all farther distances share"
-    for buckets, biases in ((4, ""), (32, "learned vectors or biases of distances from 32 on")):
-        t5 = never_trained("position=t5", "position.max_distance=128", f"position.buckets={buckets}")
-        assert biases in t5 and bool(biases) is bool(t5), t5
-    assert never_trained("position=alibi") == ""
+
+@pytest.mark.parametrize("words, longest, never", [
+    ("position=learned position.max_positions=4096", 4096, POSITIONS),
+    ("position=learned position.max_positions=4096", 32, ""),
+    ("position=relative position.clip_distance=33", 4096, DISTANCES),
+    ("position=relative position.clip_distance=32", 4096, ""),  # whose row all farther distances share
+    ("position=t5 position.max_distance=128 position.buckets=4", 4096, ""),
+    ("position=t5 position.max_distance=128 position.buckets=32", 4096, DISTANCES),
+    ("position=alibi", 4096, ""),
+])  # fmt: skip
+def test_what_evaluation_reads_as_it_was_initialised_is_named(words, longest, never):
+    documents = ["data=python_library", "model.architecture=decoder_only", "data.context_length=32", "optim=lm"]
+    config = compose_train([*documents, f"evaluation.context_lengths=[{longest}]", *words.split()])
+    assert [never in line for line in lifecycle.untrained(config)] == [True] * bool(never)
+
+
+@pytest.mark.parametrize("choice, flags, expected", [
+    ("hardware=cpu", {"avx512f", "amx_bf16", "amx_tile"}, "medium"),
+    ("hardware=cpu", {"avx512f", "avx512_bf16"}, "highest"),
+    ("hardware=cpu", set(), "highest"),
+    ("hardware=1xgpu", {"amx_bf16"}, "high"),
+])  # fmt: skip
+def test_matmul_precision(monkeypatch, choice, flags, expected):
+    monkeypatch.setattr(runtime, "_of_cpuinfo", {"flags": " ".join(flags)}.get)
+    assert runtime.matmul_precision(compose_train([choice]).hardware) == expected
+    assert runtime.matmul_precision(compose_train([choice, "hardware.matmul_precision=medium"]).hardware) == "medium"
