@@ -39,6 +39,8 @@ def run(config: ReportConfig) -> None:
         sweeps = {name for _, run in runs for name in run.sweeps}
         hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: leave it out"
         raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}{unusable_records(unread)}")
+    if unread and not records:
+        raise RecordError(f"no run record to report{unusable_records(unread)}")
     # 3. The report.
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     remarks, out_dir = read_remarks(root, records), user_path(config.output_dir) / (config.sweep or "all")

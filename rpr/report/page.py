@@ -224,10 +224,8 @@ def build_report(
     Learning curves, samples and the nats of documents are read from the files next to each record, if they exist. With
     several groups the file names of the plots include the group's name.
     `problems`: lines about unusable records, which the report shows. `baseline`, `published`: as in `run_groups`.
-    `remarks`: as `read_remarks` gives them. Raises RecordError if there is no record, or `out_dir` cannot be written.
+    `remarks`: as `read_remarks` gives them. Raises RecordError if `out_dir` cannot be written.
     """
-    if problems and not records:
-        raise RecordError(f"no run record to report{unusable_records(problems)}")
     # 1. The groups with a result, and the runs without one.
     shown, unusable = [(path, record.shown()) for path, record in records], list(problems)
     beside = {run_key(record): read_beside(path, record, unusable) for path, record in shown}

@@ -173,7 +173,7 @@ def test_typed_configuration_is_frozen_and_has_neither_defaults_nor_extra_keys(p
     for section in sections():
         assert section.model_config["frozen"] and section.model_config["extra"] == "forbid", section
         later = {name for name, field in section.model_fields.items() if not field.is_required()}
-        assert later <= LATER, section
+        assert later <= LATER or section.__module__ == "rpr.sweep.spec", section  # of a sweep's file
     config = validate(TrainConfig, plain)
     assert (plain["model"]["norm_type"], plain["model"]["qk_norm"]) == ("layernorm", False)
     assert not {"norm_type", "qk_norm"} & config.model_dump(mode="json")["model"].keys()
