@@ -46,16 +46,16 @@ def untrained(config: TrainConfig) -> Iterator[str]:
 
 
 def _set_aside(run_dir: Path, earlier: Record, config: TrainConfig) -> bool:
-    """again=true: move the files of the `earlier` run of the same settings to a folder of their own, but for one that
-    again=true itself began and that has not finished: it is resumed if the code of its positions is the same.
+    """again=true: move the files of the `earlier` run of the same settings to a folder named by its start, but for one
+    that again=true itself began and that has not finished: it is resumed if the code of its positions is the same.
     """
     sides = (config.position.encoder, config.position.decoder)
     if earlier.again and earlier.status != "finished" and not changed_code(sides, earlier.schemes):
         note(f"again=true: {run_dir.name} resumes, which it began at {earlier.started}")
         return False
-    folder = run_dir.with_name(f".{run_dir.name}.before-{utc_now().replace(':', '')[:17]}")
-    folder.mkdir()
-    for path in run_dir.iterdir():
+    folder = run_dir.with_name(f".{run_dir.name}.before-{earlier.started.replace(':', '')[:17]}")
+    folder.mkdir(exist_ok=True)  # of a move that was killed, which goes on: the record moves last
+    for path in sorted(run_dir.iterdir(), key=lambda path: path.name == RECORD_NAME):
         if path.name != LOCK_NAME:
             path.rename(folder / path.name)
     note(f"again=true: the earlier run is kept in {folder}")

@@ -1,6 +1,7 @@
 """The status of a run in its record; the default precision of float32 matrix products, by processor."""
 
 import json
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -78,6 +79,28 @@ def test_again_sets_a_run_aside_but_for_one_that_it_began_itself(
     assert [path.name for path in others] == ([] if stays else [RECORD_NAME])
     lifecycle.start_record(tiny_config(), "", run_dir, small_data)
     assert read_record(run_dir / RECORD_NAME).again, "resumed without the word"
+
+
+def test_a_move_that_was_killed_goes_on(tmp_path, tiny_config, small_data, monkeypatch):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    write_record(run_dir / RECORD_NAME, fake_record())
+    for name in ("log.txt", "z.txt"):
+        run_dir.joinpath(name).touch()
+    rename, moved = Path.rename, []
+
+    def killed(path, target):
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(rename(path, target))
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        lifecycle.start_record(tiny_config("again=true"), "", run_dir, small_data)
+    assert read_record(run_dir / RECORD_NAME).status == "finished", "it moves last"
+    lifecycle.start_record(tiny_config("again=true"), "", run_dir, small_data)
+    names = {path.name for path in tmp_path.glob(".run.before-*/*")}
+    assert names == {RECORD_NAME, "log.txt", "z.txt"} and len([*tmp_path.glob(".run.before-*")]) == 1
 
 
 @pytest.mark.parametrize("module, name", [(runtime, "check_devices"), (train, "_prepare")])
