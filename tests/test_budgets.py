@@ -36,7 +36,7 @@ ROOMS = {
     "tests/property": 470,
     "tests/records": 250,
     "tests/report": 1_400,
-    "tests/runs": 410,
+    "tests/runs": 420,
     "tests/scoring": 500,
     "tests/sweep": 480,
     "tests/system": 2_650,

@@ -162,7 +162,6 @@ class _StackAttention:
 
 
 def _owners(layers: Sequence[SelfAttention]) -> dict[LayerPositions, list[int]]:
-    """Each LayerPositions object, which is equal to itself alone, with the layers, counted from 1, that share it."""
     owners: dict[LayerPositions, list[int]] = {}
     for number, attention in enumerate(layers, start=1):
         if attention.tables is not None:

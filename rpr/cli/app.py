@@ -268,12 +268,13 @@ def _command_help(name: str, overrides: Sequence[str], config_dir: Path | None) 
     """The command's purpose, groups with their choices, and settings: of the choices among the overrides, else of the
     default ones.
     """
+    # 1. The choices: Hydra lists them from the last to the first; a recipe follows from model and data.
     chosen = hydra_bridge.compose(name, overrides, config_dir, with_hydra=True).hydra.runtime.choices
     purpose, blocks = _read_conf(Path(name), config_dir)
-    # Hydra lists them from the last to the first; a recipe follows from model and data.
     named = [(group, str(choice)) for group, choice in reversed(chosen.items()) if group != "recipe"]
     groups = {group: choice for group, choice in named if "@" not in group and not group.startswith("hydra/")}
     of_one_stack = [group.partition("@")[2] for group, _ in named if "@" in group]
+    # 2. Purpose, groups and settings.
     lines = [*purpose, "", f"usage: rpr-cli {name} {'[GROUP=CHOICE ...] ' if groups else ''}[SETTING=VALUE ...]"]
     if groups:
         width = max(map(len, groups))
@@ -288,7 +289,8 @@ def _command_help(name: str, overrides: Sequence[str], config_dir: Path | None) 
         settings = {key: block for key, block in blocks.items() if key not in _NAMES}
         lines += ["", f"{group}.* of {group}={choice}:", *(f"  # {line}" for line in about), *_indented(settings)]
     lines += ["", f"rpr-cli {name} --cfg job prints the composed configuration."]
-    width = max(shutil.get_terminal_size((10**6, 0)).columns, 40)  # of a window; in a file each line stays whole
+    # 3. Wrapped at the window; in a file each line stays whole.
+    width = max(shutil.get_terminal_size((10**6, 0)).columns, 40)
     wrapped = []
     for line in "\n".join(lines).split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + 4)

@@ -283,9 +283,8 @@ def longest(trained: TrainedModel) -> int:
 
 def card(kind: Kind, trained: TrainedModel, proven: Parity) -> dict[str, Any]:
     """The card as plain data, with the run's record; deterministic for the same run and library versions."""
-    model, record = trained.model, trained.record
+    model, record, lengths = trained.model, trained.record, [len(reference) - 1 for reference in trained.references]
     schemes = [stack.scheme for stack in model.config.stacks()]
-    lengths = [len(reference) - 1 for reference in trained.references]
     versions, rows = {"rpr": __version__, "torch": record.versions.get("torch")}, None
     if kind != "safetensors":
         versions[kind] = str(exported.library(kind).__version__)

@@ -259,7 +259,6 @@ def _by_row(tiles_HOTT: Tensor, lowest: int, clip_distance: int) -> Tensor:
 
 @contextmanager
 def _plain(x: Tensor) -> Iterator[None]:
-    """On x's device and without autocast, which would round the matmuls with the tables."""
     device = torch.cuda.device_of(x)  # type: ignore[no-untyped-call]
     with device, torch.autocast(x.device.type, enabled=False):
         yield

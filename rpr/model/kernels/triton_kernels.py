@@ -96,7 +96,6 @@ def _gather(ptr, offsets, distance, readable, clip):  # type: ignore[no-untyped-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _edge(row_pointers, readable, clip, SIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """R[i, row(i, j)] of a tile beyond the clip distance: one value for all its keys."""
     if SIDE == RIGHT:
         row_pointers = row_pointers + 2 * clip
     return tl.load(row_pointers, mask=readable, other=0.0)
