@@ -76,6 +76,7 @@ def grids(report: PairedReport) -> Iterator[Grid]:
 
 
 def _grids_of(family: Family) -> Iterator[Grid]:
+    # 1. The scores, numbered.
     where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
     title = f"{where}, {METRIC_NAMES[family.metric]}: {family.signature}"
     digits, several = kind_of_metric(family.metric).printed_digits, len(family.comparisons) > 1
@@ -86,6 +87,7 @@ def _grids_of(family: Family) -> Iterator[Grid]:
         yield Column("run", "run", kind="label"), shortened(run.run, _NAME)
         yield Column("score", "score", digits), Cell(single(run.score, run.interval), hypotheses_note(run.empty))
 
+    # 2. The differences, by these numbers.
     def differences(tested: tuple[Comparison, float, float]) -> Cells:
         pair, *corrected = tested
         yield Column("runs", "runs", kind="label"), f"{place[pair.run]} - {place[pair.baseline]}"
@@ -96,6 +98,7 @@ def _grids_of(family: Family) -> Iterator[Grid]:
             if several:
                 yield Column(f"{key}_holm", "Holm", 4), single(holm)
 
+    # 3. Both tables, the second with what its differences decide.
     yield grid_of("scores", title, family.scores, scores)
     remarks = [
         f"{name}: mean {of.value:.{digits}f}, standard deviation {of.deviation:.{digits}f} over {of.n} seeds"

@@ -375,6 +375,7 @@ def learning_curves(group: Group) -> Plot | None:
 
 def recall_map(group: Group) -> Plot | None:
     """The right answers of data=recall on test and long by pairs and by distance to the key; None of another task."""
+    # 1. The share of right answers in each cell, by row.
     variants, remark = lines_of(group)
     shares: dict[str, np.ndarray[Any, Any]] = {}
     for variant in variants if group.runs[0].setting("data.task.kind") == "recall" else ():
@@ -387,6 +388,7 @@ def recall_map(group: Group) -> Plot | None:
             found, every = (np.histogram2d(pairs, distances, ends, weights=counts)[0] for counts in (right, asked))
             shares[variant.label] = np.divide(100 * found, every, out=np.full(found.shape, np.nan), where=every > 0)
 
+    # 2. A panel for each row.
     def draw(panels: Sequence[Axes]) -> None:
         for axes, (label, share) in zip(panels, shares.items(), strict=True):
             rows, columns = share.shape

@@ -104,11 +104,6 @@ class Line:
             return missing(_UNPUBLISHED)
         return single(round(own.figure - its.figure, 1))
 
-    def solved(self) -> str:
-        """`4 of 5`: the seeds that solve a task on the split of its findings."""
-        scores = self.variant.scores.get(self.group.key, {}).values()
-        return f"{sum(score.value >= SOLVED for score in scores)} of {len(scores)}" if scores else ""
-
     def note(self) -> Cell:
         """What a reader must know: whether it learned, and seeds without a result or trained otherwise."""
         variant, finished, baseline = self.variant, self.variant.finished, self.group.baseline
@@ -238,7 +233,8 @@ def score_table(
         yield Column("paper_change", "paper's change", signed=True), line.papers_change()
         yield Column(f"{split}_verdict", "verdict", kind="words"), variant.verdict(key)
         if kind is TASK:
-            yield Column(f"{split}_solved", f"seeds ≥ {SOLVED:g}%"), line.solved()
+            solved = [score.value >= SOLVED for score in variant.scores.get(key, {}).values()]
+            yield Column(f"{split}_solved", f"seeds ≥ {SOLVED:g}%"), f"{sum(solved)} of {len(solved)}" if solved else ""
         for source in sources:
             places = 1 if source is PAPER else digits
             yield Column(source.key, source.heading, places, priority=1), line.figure(source)
