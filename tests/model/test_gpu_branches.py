@@ -82,10 +82,14 @@ def settings_of(choice, architecture, *more):
     return composition.compose_train([*positions, f"model.architecture={architecture}", "hardware=1xgpu", *more])
 
 
-@pytest.mark.parametrize("choice", ["absolute", *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
-def test_operations_of_a_step_of_base(choice, on_gpu):
-    """Forward, loss, backward, clipping and Adam, of 32 sentences of 512, in bfloat16; a Triton operation is one."""
-    config = settings_of(choice, "encoder_decoder", "model=base")
+@pytest.mark.parametrize("choice, layers, most", [
+    ("absolute", 1, 156), *(pytest.param(one, 6, 820, marks=pytest.mark.slow) for one in OTHERS),
+])  # fmt: skip
+def test_operations_of_a_step_of_base(choice, layers, most, on_gpu):
+    """Forward, loss, backward, clipping and Adam, of 32 sentences of 512, in bfloat16; a Triton operation is one.
+    Of `absolute`, whose number is linear in its layers, 84 and 72 in each.
+    """
+    config = settings_of(choice, "encoder_decoder", "model=base", f"model.num_layers={layers}")
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = training_module.TranslationModule(config, 32768)
         module._trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)
@@ -102,7 +106,7 @@ def test_operations_of_a_step_of_base(choice, on_gpu):
         step()
         with Operations() as operations:
             step()
-    assert operations.count.total() <= (520 if choice == "absolute" else 820), operations.count
+    assert operations.count.total() <= most, operations.count
 
 
 def graphs_of(function, *args, **how):
@@ -149,6 +153,7 @@ def test_a_step_is_one_graph(choice, architecture, padded, gpu, on_gpu, monkeypa
     assert len(graphs_of(loss_sum, model, *pieces, bfloat16=gpu, **how)) == 2
 
 
+@pytest.mark.slow
 def test_a_small_step_with_the_fused_kernel_is_one_graph(on_gpu):
     config = settings_of("relative", "decoder_only", "model.d_model=16", "model.num_heads=2", "model.num_layers=1")
     model, pieces, how = small_step(config, padded=False)
@@ -189,8 +194,8 @@ def test_compiled_steps_equal_eager_ones(backend, choice):
 
 
 def test_losses_in_bfloat16_are_those_in_float32_up_to_rounding():
-    """Of three seeds, after eight steps."""
-    for seed in range(3):
+    """Of two seeds, after eight steps."""
+    for seed in range(2):
         losses = []
         for bfloat16 in (False, True):
             small = ["model.d_model=32", "model.num_heads=2", "model.d_ff=64", "model.num_layers=1", f"seed={seed}"]

@@ -44,7 +44,8 @@ def run_python(arguments, timeout_seconds, **environment):
 ])  # fmt: skip
 def test_kernels_in_the_interpreter(marked, timeout_seconds, coverage_environment):
     arguments = ["-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", marked, __file__]
-    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": "", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["PYTEST_ADDOPTS"] = "-p no:anyio -p no:hydra_pytest -p no:hypothesispytest"  # 0.6 s of imports
     assert " passed" in run_python(arguments, timeout_seconds, **environment, **coverage_environment)
 
 
@@ -70,7 +71,7 @@ class TestInterpreted:
     __test__ = INTERPRETED
 
     @pytest.mark.parametrize("case", [
-        Case(16, 66, 31, keys=3, values=3, batch=1, heads=1),
+        Case(5, 34, 20, keys=3, values=3, batch=1, heads=1),  # whole tiles of far keys on both sides
         Case(20, 20, keys=3, values=None, causal=True, mask="K", batch=1, heads=1),
         Case(5, 20, keys=None, values=None, mask="BK", heads=1),
         Case(5, 20, keys=1, values=0, batch=1, heads=1),
@@ -78,17 +79,17 @@ class TestInterpreted:
         Case(1, 7, 6, keys=2, values=4, causal=True, batch=1, heads=1),
         Case(5, 20, 22, keys=5, mask="HQ", batch=1, per_head=(True, True)),
         Case(2, 1, 9, values=4, batch=1, heads=1),
-        Case(37, 37, keys=None, values=None, bias=40, causal=True, batch=1, heads=1),
-        Case(5, 20, 3, keys=2, values=1, bias=5, mask="K", batch=3, heads=1),
-        Case(20, 20, keys=40, values=None, bias=7, queries=5, causal=True, batch=1),
-        Case(50, 50, keys=2, values=3, bias=9, window=17, causal=True, batch=1, heads=1),
+        Case(20, 20, keys=None, values=None, bias=40, causal=True, batch=1, heads=1),
+        Case(5, 20, 3, keys=2, values=1, bias=5, mask="K", heads=1),
+        Case(5, 20, 15, keys=40, values=None, bias=7, queries=5, causal=True, batch=1),
+        Case(34, 34, keys=2, values=3, bias=9, window=17, causal=True, batch=1, heads=1),
         Case(20, 20, 3, keys=4, values=None, bias=30, window=5, mask="QK", batch=1, heads=1),
     ], ids=str)  # fmt: skip
     def test_matches_reference(self, case):
         assert_equals_reference(replace(case, width=8))
 
     def test_byte_mask_matches_reference(self):  # in float64, as above, masks are converted to int32
-        assert_equals_reference(Case(7, 9, values=3, mask="QK", batch=1), dtype=torch.float32, tolerance=1e-4)
+        assert_equals_reference(Case(7, 9, values=3, mask="QK", batch=1, heads=1), dtype=torch.float32, tolerance=1e-4)
 
     def test_fully_masked_queries_have_output_0_and_no_gradient(self):
         mask = torch.ones(1, 2, 4, 20, dtype=torch.bool)
@@ -98,7 +99,7 @@ class TestInterpreted:
         assert_equals_reference(Case(4, 20, 16, values=3, causal=True, batch=1), mask=mask)
 
     def test_causal_attention_does_not_read_table_rows_of_future_keys(self):
-        inputs, options = Case(6, 6, keys=3, values=2, causal=True, batch=1).inputs()
+        inputs, options = Case(6, 6, keys=3, values=2, causal=True, batch=1, heads=1).inputs()
         weight = torch.ones_like(inputs[0])
         clean = results(fused, inputs, weight, **options)
         for table in inputs[3:5]:
@@ -108,7 +109,7 @@ class TestInterpreted:
 
     def test_other_tiles_and_head_widths_match_reference(self):
         tiles = ((16, 64), (32, 16), (16, 32))
-        assert_equals_reference(Case(20, 70, 5, values=5, width=20, batch=1, heads=1), tiles=tiles)
+        assert_equals_reference(Case(20, 40, 5, values=5, width=20, batch=1, heads=1), tiles=tiles)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(40))
@@ -129,28 +130,27 @@ class TestInterpreted:
     def test_strided_inputs_match_reference_and_heads_join_without_a_copy(self):
         assert_equals_reference(Case(6, 6, values=3, batch=1, strided=True))
         inputs, _ = Case(6, 6, values=3, batch=1).inputs()
-        z = fused(*inputs[:3], key_table=inputs[3], value_table=inputs[4])
-        assert z.transpose(1, 2).flatten(-2).data_ptr() == z.data_ptr()
-        ones = torch.ones(1, 1, 1, 1, dtype=torch.float64).expand_as(z)
+        ones = torch.ones(1, 1, 1, 1, dtype=torch.float64).expand_as(inputs[0])
         turned = [*(x.mT.contiguous().mT for x in inputs[:3]), *inputs[3:]]
-        assert_same(results(fused, turned, ones), results(composed, inputs, ones), "strided", 1e-11)
+        z, *gradients = results(fused, turned, ones)
+        assert z.transpose(1, 2).flatten(-2).data_ptr() == z.data_ptr()
+        assert_same([z, *gradients], results(composed, inputs, ones), "strided", 1e-11)
 
     def test_results_do_not_change_if_hooks_make_saved_tensors_contiguous(self):
         inputs, _ = Case(6, 6, batch=1).inputs()
-        runs = []
-        for pack in (lambda x: x, lambda x: x.clone(memory_format=torch.contiguous_format)):
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-                runs.append(results(fused, inputs, inputs[0], mask=torch.arange(6) < 4))
-        assert all(map(torch.equal, *runs))
+        mask = torch.arange(6) < 4
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.contiguous(), lambda x: x):
+            found = results(fused, inputs, inputs[0], mask=mask)
+        assert_same(found, results(composed, inputs, inputs[0], mask=mask), "hooks", 1e-11)
 
     def test_allocates_no_tensor_of_all_query_key_pairs(self):
-        inputs, _ = Case(20, 20, keys=4, values=4, batch=1, heads=1, width=8).inputs()
+        inputs, _ = Case(16, 16, keys=4, values=4, batch=1, heads=1, width=8).inputs()
         with Calls() as calls:
             results(fused, inputs, inputs[0])
-        assert calls.most_bytes == 20 * 9 * 8  # a side table in float64
+        assert calls.most_bytes == 16 * 9 * 8  # a side table in float64
 
     def test_autocast_and_frozen_tables_do_not_change_results(self):
-        (q, k, v, *tables), _ = Case(9, 9, values=3, batch=1).inputs(torch.float32)
+        (q, k, v, *tables), _ = Case(9, 9, values=3, batch=1, heads=1).inputs(torch.float32)
 
         def with_frozen_tables(q, k, v, **others):
             return fused(q, k, v, key_table=tables[0], value_table=tables[1])
