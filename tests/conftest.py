@@ -208,7 +208,7 @@ def export_inputs() -> Callable[..., Any]:
 
     vocabulary = small_models.make_vocabulary()
     config = compose_train(TINY)
-    return lambda model, sentences=12: small_models.make_export_inputs(model, vocabulary, config, sentences)
+    return lambda model, sentences=6: small_models.make_export_inputs(model, vocabulary, config, sentences)
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ def test_safetensors_round_trip_is_exact(changes, export_inputs, tmp_path):
     model = make_model(**changes)
     proven = export("safetensors", tmp_path / "out", export_inputs(model))
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == SAFETENSORS
-    assert (proven.sentences, proven.identical, proven.largest_difference, proven.tolerance) == (12, 12, 0, 1e-8)
+    assert (proven.sentences, proven.identical, proven.largest_difference, proven.tolerance) == (6, 6, 0, 1e-8)
     copied = load_exported_model(tmp_path / "out")
     assert copied.config == model.config and not copied.training
     ours, theirs = model.state_dict(), copied.state_dict()
@@ -78,10 +78,10 @@ GRID = {
 @pytest.mark.parametrize("changes", GRID.values(), ids=GRID)
 def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_path):
     pytest.importorskip("ctranslate2")
-    inputs = export_inputs(make_model(**changes), 16)
+    inputs = export_inputs(make_model(**changes), 8)
     proven = export("ctranslate2", tmp_path / "out", inputs)
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == CTRANSLATE2
-    assert proven.identical + len(proven.margins) == 16 and proven.identical >= 15 and not proven.different
+    assert proven.identical + len(proven.margins) == 8 and proven.identical >= 7 and not proven.different
     assert 0 < proven.largest_difference < proven.tolerance < 5e-4  # another engine: not exact
     rows = max(2048, changes.get("max_positions", 0)) if "absolute" in changes else None
     assert json.loads((tmp_path / "out" / "card.json").read_text())["position_rows"] == rows
@@ -101,10 +101,10 @@ def test_ctranslate2_searches_within_the_models_limits(extra, min_length, export
     inputs = export_inputs(model)
     writing.write_files("ctranslate2", tmp_path, inputs)
     search = dataclasses.replace(SEARCH, max_extra_length=extra, min_length=min_length)
-    found = CTranslate2Scorer(tmp_path, inputs.vocabulary, 1, generator=False).greedy(SOURCES[:16], search)
-    best = [hypotheses[0] for hypotheses in Engine(in_float64(model)).search(SOURCES[:16], search)]
+    found = CTranslate2Scorer(tmp_path, inputs.vocabulary, 1, generator=False).greedy(SOURCES[:8], search)
+    best = [hypotheses[0] for hypotheses in Engine(in_float64(model)).search(SOURCES[:8], search)]
     same = [row == [*one.pieces, *([EOS] * one.finished)] for row, one in zip(found, best, strict=True)]
-    assert sum(same) >= 15  # ties may differ
+    assert sum(same) >= 7  # ties may differ
     assert min(len(row) for row in found) > min_length
 
 

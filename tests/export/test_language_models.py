@@ -151,7 +151,7 @@ def test_generated_tokens_are_compared_too(inputs, tmp_path, monkeypatch):
 
 
 def test_alibi_reads_prompts_up_to_the_positions_that_its_card_says(inputs, tmp_path):
-    given = inputs(scheme("alibi"))
+    given = inputs(scheme("alibi"), num_layers=1)
     exported("ctranslate2", tmp_path / "out", given)
     prompt = [BOS, *given.vocabulary.encode(TEXT * 30)][:2047]
     [(piece, log_p)] = CTranslate2Scorer(tmp_path / "out", given.vocabulary, 1, generator=True).continued([prompt])
