@@ -23,7 +23,7 @@ KINDS = (
     "copy", "reverse", "duplicate", "addition",
     "symbols_copy", "symbols_repeat", "symbols_reverse", "symbols_sort", "uneven_addition", "recall",
 )  # fmt: skip
-SMALL = {"num_train": 2000, "num_validation": 60, "num_test": 60, "num_long": 60}
+SMALL = {"num_train": 1000, "num_validation": 30, "num_test": 30, "num_long": 30}
 
 
 @cache

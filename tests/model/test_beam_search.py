@@ -105,7 +105,7 @@ CASES = st.builds(
 )
 
 
-@sized(15, CASES)
+@sized(8, CASES)
 @example(Case(beam=1, absolute="sinusoidal", relative=(False, False)))
 @example(Case(beam=4, eos_scale=3.0, min_length=3))  # EOS is likely at the first step
 @example(Case(beam=1, lengths=(2, 7), extra=0))  # the first ends early

@@ -96,7 +96,10 @@ def test_a_cache_keeps_a_window_and_is_exact_after_it_moves(kind, monkeypatch):
         assert window is None or kept._both_2BHKD.shape[3] <= 4 * window * hypotheses
 
 
-@pytest.mark.parametrize("kind", ["relative", *(kind for kind in OTHERS if " " not in kind or "gate" in kind)])
+@pytest.mark.parametrize("kind", [  # in slow tests also with windows, and two of these together
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind.endswith("_window") or kind[:9] in ("alibi_and", "relative_")))
+    for kind in ("relative", *OTHERS) if " " not in kind or "gate" in kind
+])  # fmt: skip
 def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind):
     """Its output before the projection, and all gradients, whatever the form. Of positions up to 300 bfloat16 rounds
     the angle by a radian, and sums of hundreds of decays; no part may be left in a type that does not fit.
@@ -104,9 +107,8 @@ def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind):
     model = make_model(kind, num_layers=4).float().train().requires_grad_(True)
     exact = copy.deepcopy(model).double()
     draw = torch.Generator().manual_seed(1)
-    length = 300  # of xpos, whose base is small, float32 holds its growth up to 69 bases
-    x = torch.randn(1, length, TINY.d_model, generator=draw)
-    cotangent = torch.randn(1, TINY.num_heads, length, TINY.d_model // TINY.num_heads, generator=draw)
+    x = torch.randn(1, 300, TINY.d_model, generator=draw)
+    cotangent = torch.randn(1, TINY.num_heads, 300, TINY.d_model // TINY.num_heads, generator=draw)
 
     def attended(attention, x):
         """z, and the gradients of x, of the projection and of the positions' parameters."""

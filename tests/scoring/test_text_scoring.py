@@ -48,8 +48,8 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path)
     texts = {f"{index}.txt": np.random.default_rng(index).bytes(20 + index) for index in range(60)}
     write(tmp_path, texts)
     data = prepare(text_config(tmp_path))
-    blocks = context_blocks(data, "test", 16, 64)
-    assert len(blocks) == 64 // 16
+    blocks = context_blocks(data, "test", 16, 32)
+    assert len(blocks) == 32 // 16
     model = small_model()
     names = (data.directory / "test.names").read_text().splitlines()
     offsets = data.split("test").offsets("target")
@@ -60,7 +60,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path)
     engine = Engine(model)
     scores, positions = by_context_length(engine, blocks, data.vocabulary, EVALUATION, lambda *_: None)
     got = {(one.windows, one.length): one.bits_per_byte for one in scores}
-    assert {one.num_bytes for one in scores} == {64}, "the same number of bytes for every length"
+    assert {one.num_bytes for one in scores} == {32}, "the same number of bytes for every length"
     assert got.keys() == {(kind, length) for kind in ("separate", "sliding") for length in LENGTHS}
     for n in LENGTHS:
         starts = {"separate": [at // n * n for at in range(16)], "sliding": [at // 4 * 4 + 4 - n for at in range(16)]}
@@ -70,7 +70,7 @@ def test_scores_by_length_and_position_are_those_of_a_loop_over_tokens(tmp_path)
                 for text, first in places
                 for at, start in enumerate(of_kind)
             ]
-            assert got[kind, n] == pytest.approx(sum(nats) / 64 / math.log(2), abs=1e-9)
+            assert got[kind, n] == pytest.approx(sum(nats) / 32 / math.log(2), abs=1e-9)
     assert [(one.first, one.last) for one in positions] == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16)]
     for of in positions:
         within = range(of.first - 1, of.last)
