@@ -87,7 +87,7 @@ def _compositions_are_kept() -> None:
     from rpr.paths import choice_dirs, data_dir
 
     groups = {path.name for path in data_dir("conf").iterdir() if path.is_dir()}
-    composed = hydra_bridge.compose
+    composed, parsed_word = hydra_bridge.compose, functools.cache(OverridesParser.create().parse_override)
 
     @functools.cache
     def of_choices(name: str, choices: tuple[str, ...]) -> bytes:
@@ -95,7 +95,7 @@ def _compositions_are_kept() -> None:
 
     def compose(name: str, overrides: Sequence[str], config_dir: Path | None = None, **options: bool) -> Any:
         with contextlib.suppress(Exception):  # which Hydra explains below
-            parsed = OverridesParser.create().parse_overrides([*overrides])
+            parsed = [parsed_word(word) for word in overrides]
             values = [word for word in parsed if word.key_or_group not in groups]
             if not options and not choice_dirs(config_dir) and all(word.type is word.type.CHANGE for word in values):
                 choices = tuple(word.input_line for word in parsed if word not in values)

@@ -17,10 +17,11 @@ REPORTED = sorted(path.parent for path in SWEEPS.rglob("report.md"))
 TESTED = sorted(SWEEPS.rglob("compare.json"))
 GOLDEN = list(csv.DictReader((SWEEPS.parent / "tests/golden/report_values.csv").open(encoding="utf-8")))
 DECIDED = ("length_generalisation", "lm_length", "multi30k")  # with several seeds
+FOLDERS = [pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one.name not in DECIDED)) for one in REPORTED]
 
 
 @pytest.mark.usefixtures("unrendered")
-@pytest.mark.parametrize("folder", REPORTED, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_committed_figures_are_the_golden_ones_and_verdicts_those_of_their_intervals(folder, tmp_path):
     """What is called better or worse has an interval that excludes zero beside it."""
     assert all(record.status == "finished" for _, record in find_records(folder).records)
