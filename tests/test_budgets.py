@@ -16,7 +16,7 @@ ROOMS = {
     "rpr/io": 250,
     "rpr/model": 6_240,
     "rpr/records": 1_180,
-    "rpr/report": 2_600,
+    "rpr/report": 2_500,
     "rpr/runs": 800,
     "rpr/scoring": 1_110,
     "rpr/sweep": 980,

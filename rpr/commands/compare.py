@@ -11,7 +11,7 @@ from rpr.paths import user_path
 from rpr.records.position import corpus_differences
 from rpr.records.record import find_records, record_path
 from rpr.report.groups import usual_baseline
-from rpr.report.paired import PairedReport, as_json, as_markdown, grids
+from rpr.report.paired import PairedReport, as_json, grids
 from rpr.report.render import terminal, wrapped
 from rpr.runs.locks import with_killed_runs
 from rpr.scoring.comparison import (
@@ -47,10 +47,9 @@ def run(config: CompareConfig) -> None:
     report = PairedReport(title=title, tests=tuple(families), remarks=tuple(remarks), **numbers)
     if config.format == "json":
         print(json.dumps(as_json(report), indent=2, ensure_ascii=False))
-    elif config.format == "markdown":
-        print(as_markdown(report))
     else:
-        print("\n\n".join([*map(terminal, grids(report)), "\n".join(wrapped(report.notes))]))
+        tables = [terminal(grid) for family in families for grid in grids(family)]
+        print("\n\n".join([*tables, "\n".join(wrapped(report.notes))]))
 
 
 def _remarks(baseline: Run, run: Run) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rpr.io.atomic import exclusive, replace_file
 from rpr.paths import user_path
 from rpr.progress import Progress
 from rpr.records.record import find_records
-from rpr.report.page import build_report, read_remarks, unusable_records
+from rpr.report.page import build_report, read_remarks
 from rpr.runs.locks import with_killed_runs
 
 MIN_DISTANCE = 8  # shown even for the smallest k: for k = 0, 2k would be no distance at all
@@ -34,13 +34,14 @@ def run(config: ReportConfig) -> None:
     if not root.exists():
         raise RecordError(f"runs_dir: {root} does not exist; train something first (rpr-cli sweep quick)")
     records, unread = with_killed_runs(find_records(root, config.sweep))
+    why = "".join(f"; not read: {problem}" for problem in unread[:1])
     gc.freeze()  # records stay to the end: with ten thousand, looking through them for garbage takes seconds each time
     if config.sweep is not None and not records and (runs := find_records(root).records):
         sweeps = {name for _, run in runs for name in run.sweeps}
         hint = did_you_mean(config.sweep, sweeps) if sweeps else "; none of its runs belongs to a sweep: leave it out"
-        raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}{unusable_records(unread)}")
+        raise RecordError(f"sweep: no run below {root} belongs to {config.sweep!r}{hint}{why}")
     if unread and not records:
-        raise RecordError(f"no run record to report{unusable_records(unread)}")
+        raise RecordError(f"no run record to report{why}")
     # 3. The report.
     title = config.title or (f"Sweep {config.sweep}" if config.sweep else "All runs")
     remarks, out_dir = read_remarks(root, records), user_path(config.output_dir) / (config.sweep or "all")
@@ -54,8 +55,6 @@ def run(config: ReportConfig) -> None:
     print(report.markdown if config.verbose else report.summary(*shutil.get_terminal_size((100, 50))))
     for problem in report.problems:
         print(f"rpr-cli: not in this report: {problem}", file=sys.stderr)
-    for path in report.files if config.verbose else ():
-        print(f"written: {path}", file=sys.stderr)
 
 
 def _report_positions(config: ReportConfig, run_dir: Path) -> None:

@@ -103,7 +103,7 @@ class CompareConfig(StrictModel):
     samples: int = Field(ge=100)
     trials: int = Field(ge=100)
     seed: int = Field(ge=0)
-    format: Literal["table", "markdown", "json"]
+    format: Literal["table", "json"]
     runs_dir: str = Field(min_length=1)
 
     def problems(self) -> Iterator[str | Problem]:

@@ -23,7 +23,7 @@ from rpr.records.record import RECORDS_NAME, find_records
 from rpr.report.groups import Group, published, run_groups, run_key
 from rpr.report.page import build_report, read_beside, read_remarks
 from rpr.report.render import Shown, layout, number
-from rpr.report.tables import all_rows, context_grids, length_grid
+from rpr.report.tables import Tables
 
 _PICTURE = re.compile(r"!\[[^\n]*\]\(([^\n]*\.svg)\)\n\n?")
 
@@ -81,7 +81,7 @@ def rows(
 ) -> dict[str, dict[str, Shown]]:
     """The cells of a table of a sweep by the label of their row and the key of their column."""
     group = _group(results, sweep, **of_group)
-    [grid] = [grid for grid in (all_rows([group]), *length_grid(group), *context_grids(group)) if grid.name == table]
+    [grid] = [grid for grid in Tables([group]).grids if grid.name == table]
     columns = [column if digits is None else column._replace(digits=digits) for column in grid.columns]
     page = layout(replace(grid, columns=columns))
     return {line[0].text: {column.key: cell for column, cell in zip(columns, line, strict=True)} for line in page.lines}

@@ -41,9 +41,7 @@ SOLVED = 95.0  # percent exact match, with which a seed solves a task
 BASELINE, NOT_LEARNED = "baseline", "not learned"
 RunKey = tuple[str, int, str, str]
 Heading = tuple[str, str, int, str]  # corpus, model, steps, hardware
-# What was measured: (split, metric), LOSS, or by length or context as `_scores_of` has it.
-Key = tuple[Any, ...]
-LOSS = ("validation", "loss")
+Key = tuple[Any, ...]  # what was measured: (split, metric), or by length or context as `_scores_of` has it
 
 
 class SeedScore(NamedTuple):
@@ -57,14 +55,12 @@ class SeedScore(NamedTuple):
 
 
 def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
-    """Every score of a run: on test sets; by length, (metric, shortest, longest or 0); by context, (split, "separate"
-    or "sliding", its length), and by position in it, (split, "position", the last one of a range); the last LOSS.
+    """Every score of a run: on test sets; by length, (metric, shortest, longest or 0); by context, (split,
+    "separate" or "sliding", its length).
     """
     for score in run.scores:
         items, cut_off = score.num_sentences, (score.unfinished_hypotheses or 0) / score.num_sentences
         yield (score.split, score.metric), SeedScore(score.score, score.way, score.interval, items, cut_off)
-    if run.training and run.training.validation_loss is not None:
-        yield LOSS, SeedScore(run.training.validation_loss, (run.data and run.data.vocabulary_size,))
     if (by_length := run.by_length) is not None:
         for bucket, part in ((one, part) for one in by_length.buckets for part in one.scores):
             way = (*by_length.way(part.metric), bucket.num_sentences)
@@ -73,8 +69,6 @@ def _scores_of(run: Record) -> Iterator[tuple[Key, SeedScore]]:
         for of in context.scores:
             way = (*context.way, context.stride if of.windows == "sliding" else None)
             yield (context.split, of.windows, of.length), SeedScore(of.bits_per_byte, way, of.interval)
-        for place in context.by_position:
-            yield (context.split, "position", place.last), SeedScore(place.bits_per_byte, context.way)
 
 
 def heading_of(run: Record) -> Heading:
@@ -255,11 +249,9 @@ class Group:
         self.common_heading = f"{self.corpus} | model {self.model} | {self.max_steps:,} steps | {self.hardware}"
         self.heading = " | ".join(filter(None, (self.common_heading, self.distinctly())))
         # 2. What was scored, the headline metric first, `test` before other splits.
-        metrics, splits = [*METRIC_NAMES], [*SPLITS]
+        ranks = {name: rank for rank, name in enumerate([*METRIC_NAMES, *SPLITS])}
         scored = {(score.split, score.metric) for run in self.finished for score in run.scores}
-        self.keys = sorted(scored, key=lambda key: (
-            (*metrics, key[1]).index(key[1]), key[1], (*splits, key[0]).index(key[0]), key[0]
-        ))  # fmt: skip
+        self.keys = sorted(scored, key=lambda key: (ranks.get(key[1], 99), key[1], ranks.get(key[0], 99), key[0]))
         every = [split for split, metric in self.keys if metric == self.kind.metric]
         self.own_splits = tuple(split for split in every if split not in SPLITS)
         order = (*self.kind.splits, *self.own_splits, "validation")
@@ -279,8 +271,7 @@ class Group:
 
     def get(self, kind: str, k: int | None = None) -> Variant:
         """The first variant of a kind, with this k if given."""
-        of_kind = (variant for variant in self.variants if variant.position.kind == kind)
-        known = (variant for variant in of_kind if k in (None, variant.position.clip_distance))
+        known = (row for row in self.variants if row.position.kind == kind and k in (None, row.position.clip_distance))
         return next(known, None) or never_run(self, kind, k)
 
     def called(self, name: str) -> list[Variant]:

@@ -12,12 +12,11 @@ import math
 import re
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, compress, zip_longest
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,7 +28,7 @@ from rpr.io.escape import escape_control_characters, escape_markdown
 from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
 from rpr.records.record import RECORD_NAME, Record, flat, read_text, varying
 from rpr.report import plots
-from rpr.report.groups import SOLVED, Beside, Group, run_groups, run_key, sweep_files_of
+from rpr.report.groups import SOLVED, Beside, Group, heading_of, run_groups, run_key, sweep_files_of
 from rpr.report.plots import Plot, lines_of, own_file, texts_of
 from rpr.report.render import DASH, Grid, aligned, as_json, bullets, latex, layout, legend, markdown, shortened
 from rpr.report.tables import HEADINGS, Line, Tables, alike, all_rows, findings
@@ -37,8 +36,7 @@ from rpr.report.tables import HEADINGS, Line, Tables, alike, all_rows, findings
 SAMPLES = {"test": 3, "long": 2}  # of a split; 2 of the user's own
 MOST_FINDINGS = 5  # lines on a terminal
 MOST_ABOVE = 3  # findings above a table of the page
-MOST_UNFOLDED = 4  # groups with findings in Markdown
-MOST_ALONE = 24  # groups that are drawn though they have one variant
+MOST_UNFOLDED = 4  # groups: of more, findings are folded in Markdown, and one variant alone is not drawn
 LEAST_ROWS = 5  # of a table on a terminal: fewer say nothing
 _LONGEST_LABEL, _REMARKS = 44, "remarks.txt"
 _SHORT = {"change": "change, 95%", "paper's change": "paper", f"seeds ≥ {SOLVED:g}%": "solved"}  # on a terminal
@@ -46,13 +44,11 @@ Records = Sequence[tuple[Path, Record]]
 
 
 class Chapter(NamedTuple):
-    """A group with its findings, plots, samples, and figures with captions of what its runs' positions learned."""
+    """A group with its findings and plots."""
 
     group: Group
     findings: Sequence[str] = ()
     plots: Sequence[Plot] = ()
-    samples: Sequence[tuple[Any, ...]] = ()
-    learned: Mapping[str, bytes] = MappingProxyType({})
     suffix: str = ""  # of the files of its plots
 
 
@@ -186,8 +182,8 @@ def html_page(report: Report) -> str:
     runs = [run for group in groups for run in group.runs]
     asked = [str(file["description"]) for file in sweep_files_of(runs) if file.get("description")]
     about = asked[0][:1].upper() + asked[0][1:] if len(asked) == 1 else "Scores of Transformers by their positions"
-    page = _ENVIRONMENT.get_template("page.html.j2")
-    return page.render(report=report, families=families, sections=sections, about=about, runs=len(runs))
+    shown = {"report": report, "families": families, "sections": sections, "about": about, "runs": len(runs)}
+    return _ENVIRONMENT.get_template("page.html.j2").render(**shown, samples_of=samples, learned_by=_learned)
 
 
 def _recorded(run: Record, first: Record | None = None) -> str:
@@ -236,12 +232,10 @@ def build_report(
     tables, contents = Tables(groups), dict[str, str | bytes]()
     chapters = []
     for group, suffix in zip(groups, _suffixes(groups), strict=True):
-        # In a grid of recipes, or among many groups, one variant alone is a line of the tables.
-        draws = len(group.variants) > 1 or ("recipes" not in tables.sections and len(groups) <= MOST_ALONE)
-        drawn = plots.all_plots(group) if draws else []
+        drawn = plots.all_plots(group) if len(group.variants) > 1 or len(groups) <= MOST_UNFOLDED else []
         contents |= {f"{plot.name}{suffix}.svg": plot.svg for plot in drawn}
         contents |= {f"{plot.name}{suffix}.pdf": plots.rendered(plot.figure(), "pdf") for plot in drawn if pdf}
-        chapters.append(Chapter(group, (*findings(group),), drawn, samples(group), _learned(group), suffix))
+        chapters.append(Chapter(group, (*findings(group),), drawn, suffix))
     # 3. The files.
     unfinished = [_unfinished(run, beside[run_key(run)].path) for run in without]
     report = Report(title, out_dir, chapters, tables, unusable, remarks, unfinished)
@@ -312,16 +306,9 @@ def _unfinished(run: Record, path: Path) -> str:
 
 
 def _suffixes(groups: Sequence[Group]) -> list[str]:
-    of_groups = (f"-{group.data}-{group.model}-{group.max_steps}-{group.hardware}" for group in groups)
-    names = [re.sub(r"[^A-Za-z0-9_]+", "-", name) for name in of_groups]
+    names = [re.sub(r"[^A-Za-z0-9_]+", "-", "-".join(["", *map(str, heading_of(group.runs[0]))])) for group in groups]
     numbers = (f"-{names[:at].count(name) + 1}" * (names.count(name) > 1) for at, name in enumerate(names))
     return [""] if len(names) == 1 else [name + number for name, number in zip(names, numbers, strict=True)]
-
-
-def unusable_records(problems: Sequence[str]) -> str:
-    """The first of the lines about unusable records, as the end of a message that there is none; empty without any."""
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"; not read: {problems[0]}{more}" if problems else ""
 
 
 def read_remarks(root: Path, records: Records = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""Paired tests as tables, a Markdown page and JSON. Holm's correction and the verdicts are of the comparisons in each
+"""Paired tests as tables and JSON. Holm's correction and the verdicts are of the comparisons in each
 table, computed whenever it is rendered.
 """
 
@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rpr.io.escape import escape_markdown
 from rpr.kinds import kind_of_metric
 from rpr.records.measurement import single
 from rpr.records.scores import METRIC_NAMES, hypotheses_note, tokenised_in_words
-from rpr.report.render import Cell, Column, Grid, bullets, grid_of, legend, markdown, shortened
+from rpr.report.render import Cell, Column, Grid, grid_of, shortened
 from rpr.scoring.comparison import ALPHA, Family, System
 from rpr.scoring.statistics import LEVEL, Comparison
 
-Cells = Iterator[tuple[Column, Any]]
 _NAME = 60  # characters of a run's name: with its score and interval it fits in a line
 
 
@@ -45,8 +43,7 @@ class PairedReport:
             holm = " after Holm's correction" * corrected
             notes.append(f"No difference is below p = {ALPHA} by both tests{holm}: no run is shown to be better.")
         if 1 in seeds:
-            start = "One run per variant:" if max(seeds) == 1 else "For a variant with one run,"
-            notes.append(f"{start} these tests do not show how much another seed would differ.")
+            notes.append("Of a variant with one run these tests do not show how much another seed would differ.")
         tokenised = [family for family in self.tests if family.tokenised]
         notes += [f"{family.split}: {tokenised_in_words(family.tokenised or 0)}." for family in tokenised]
         return [*dict.fromkeys([*notes, *self.remarks])]  # once, where it holds for several metrics
@@ -64,31 +61,21 @@ def as_json(report: PairedReport) -> dict[str, Any]:
     return document
 
 
-def as_markdown(report: PairedReport) -> str:
-    tables = [*grids(report)]
-    notes = bullets([*report.notes, *legend(tables)])
-    return "\n\n".join([f"# {escape_markdown(report.title)}", *map(markdown, tables), notes])
-
-
-def grids(report: PairedReport) -> Iterator[Grid]:
-    """For each test a table of numbered scores, then one of differences between the runs of these numbers."""
-    return (grid for family in report.tests for grid in _grids_of(family))
-
-
-def _grids_of(family: Family) -> Iterator[Grid]:
+def grids(family: Family) -> tuple[Grid, Grid]:
+    """A table of numbered scores, and one of the differences between the runs of these numbers."""
     # 1. The scores, numbered.
-    where = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
-    title = f"{where}, {METRIC_NAMES[family.metric]}: {family.signature}"
+    on = f"{family.split} ({family.test_set}, {family.num_sentences:,} {family.items})"
+    title = f"{on}, {METRIC_NAMES[family.metric]}: {family.signature}"
     digits, several = kind_of_metric(family.metric).printed_digits, len(family.comparisons) > 1
     place = {system.run: at for at, system in enumerate(family.scores, start=1)}
 
-    def scores(run: System) -> Cells:
+    def scores(run: System) -> Iterator[tuple[Column, Any]]:
         yield Column("number", "", kind="label"), str(place[run.run])
         yield Column("run", "run", kind="label"), shortened(run.run, _NAME)
         yield Column("score", "score", digits), Cell(single(run.score, run.interval), hypotheses_note(run.empty))
 
     # 2. The differences, by these numbers.
-    def differences(tested: tuple[Comparison, float, float]) -> Cells:
+    def differences(tested: tuple[Comparison, float, float]) -> Iterator[tuple[Column, Any]]:
         pair, *corrected = tested
         yield Column("runs", "runs", kind="label"), f"{place[pair.run]} - {place[pair.baseline]}"
         yield Column("difference", "difference", digits, signed=True), single(pair.difference, pair.interval)
@@ -99,7 +86,6 @@ def _grids_of(family: Family) -> Iterator[Grid]:
                 yield Column(f"{key}_holm", "Holm", 4), single(holm)
 
     # 3. Both tables, the second with what its differences decide.
-    yield grid_of("scores", title, family.scores, scores)
     remarks = [
         f"{name}: mean {of.value:.{digits}f}, standard deviation {of.deviation:.{digits}f} over {of.n} seeds"
         for name, of in family.variants.items()
@@ -107,4 +93,5 @@ def _grids_of(family: Family) -> Iterator[Grid]:
     ]
     how = f"(p < {ALPHA} by both tests{', after Holm' * several})"
     remarks += [f"{verdict} {how}" for verdict in family.verdicts if verdict]
-    yield grid_of("differences", "Differences", family.corrected, differences, notes=remarks)
+    of_runs = grid_of("scores", title, family.scores, scores)
+    return of_runs, grid_of("differences", "Differences", family.corrected, differences, notes=remarks)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle, pairwise, zip_longest
+from itertools import cycle, pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -85,13 +85,12 @@ class Plot:
     draw: Callable[[Sequence[Axes]], None]
     panels: int = 1
     height: float = 3.0
-    remark: str = ""  # what it leaves out
-    caption: str = ""  # what its marks mean
+    caption: str = ""  # what its marks mean, and what it leaves out
 
     @property
     def description(self) -> str:
         """Its alternative text."""
-        return "; ".join(filter(None, (f"{self.title}: {self.heading}", self.remark)))
+        return f"{self.title}: {self.heading}"
 
     @cached_property
     def svg(self) -> bytes:
@@ -140,21 +139,17 @@ def all_plots(group: Group) -> list[Plot]:
     return [drawn for plot in plots if (drawn := plot(group)) is not None]
 
 
-def lines_of(
-    group: Group, given: Sequence[Variant] | None = None, most: int = MOST_VARIANTS
-) -> tuple[list[Variant], str]:
-    """At most `most` of the variants, in their order, and a remark if others are left out, which says who is chosen."""
-    variants = group.variants if given is None else given
+def lines_of(group: Group, given: Sequence[Variant] = (), most: int = MOST_VARIANTS) -> tuple[list[Variant], str]:
+    """At most `most` of the group's or the given variants, in their order, and a sentence if others are left out."""
+    variants = given or group.variants
     if len(variants) <= most:
         return list(variants), ""
     scores = {variant: score for variant in variants if (score := variant.measured(group.key).value) is not None}
     best = sorted(scores, key=lambda variant: group.kind.best_first(scores[variant]))
     pinned = [variant for variant in (group.baseline, group.papers_relative) if variant in variants]
-    of_kinds = {variant.position.kind: variant for variant in reversed(best)}.values()  # the best of each
-    order = dict.fromkeys([*pinned, *best[:1], *best[-1:], *(row for row in best if row in of_kinds), *variants])
-    shown = [*order][:most]
-    which = "baseline, the paper's, best, worst, then the best of each kind"
-    return [row for row in variants if row in shown], f"{most} of {len(variants):,} rows are drawn: {which}"
+    shown = [*dict.fromkeys([*pinned, *best[-1:], *best, *variants])][:most]
+    which = "baseline, the paper's, the worst, and the best"
+    return [row for row in variants if row in shown], f"{most} of {len(variants):,} rows are drawn: {which}."
 
 
 def own_file(path: Path) -> bool:
@@ -187,9 +182,9 @@ def scores_by_position(group: Group) -> Plot | None:
     kind, colours = group.kind, variant_colours(group.variants)
     scores = {row: value for row in group.variants if (value := row.measured(group.key).value) is not None
               and OTHERWISE not in str(row.change(group.key).reason)}  # fmt: skip
-    rows, remark = lines_of(group, [*scores], MOST_ROWS)
-    if len(rows) < 2:
+    if len(scores) < 2:
         return None
+    rows, left_out = lines_of(group, [*scores], MOST_ROWS)
     rows.sort(key=lambda row: kind.best_first(scores[row]))
     published = published_figures(group)
     figures = {row: figure for of_source in published.values() for row, figure in of_source}
@@ -232,9 +227,10 @@ def scores_by_position(group: Group) -> Plot | None:
     marks += ["Hollow: not learned."] * any(row.unlearned() for row in rows)
     if published:
         marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
+    marks += [left_out] * bool(left_out)
     where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
     title = f"{kind.heading[:1].upper()}{kind.heading[1:]} {where}, best first"
-    return Plot("scores_by_position", title, group.heading, draw, 1, 0.4 + sum(room), remark, " ".join(marks))
+    return Plot("scores_by_position", title, group.heading, draw, 1, 0.4 + sum(room), " ".join(marks))
 
 
 # Lines
@@ -311,8 +307,8 @@ def _line_plot(
             draw_panel(axes, *words, curves)
         every[-1].set_xlabel(xlabel)
 
-    remark = lines_of(group)[1]
-    return Plot(name, title, group.heading, draw, len(panels), height, remark, caption) if panels else None
+    caption = f"{caption} {lines_of(group)[1]}".rstrip()
+    return Plot(name, title, group.heading, draw, len(panels), height, caption) if panels else None
 
 
 def _curves(group: Group, keys: Sequence[Key], spread: float = 0.0) -> dict[str, Points]:
@@ -356,8 +352,7 @@ def bits_by_context(group: Group) -> Plot | None:
 def learning_curves(group: Group) -> Plot | None:
     """Validation loss and BLEU by step, the mean over a variant's seeds at the steps of all of them; None without."""
     rows = [row for row in lines_of(group)[0] if any(of_run.curves for of_run in row.beside.values())]
-    curved = [run for row in rows for run in row.finished or row.records]
-    counts = {str(run.setting("evaluation.validation_sentences")) for run in curved} - {"0"}
+    counts = {str(run.setting("evaluation.validation_sentences")) for row in rows for run in row.records} - {"0"}
     panels: dict[tuple[str, str], dict[str, Points]] = {}
     for name in ("loss", "BLEU") if len(counts) < 2 else ("loss",):  # BLEU of other sentences has no mean
         means = panels[f"validation {name}", ""] = {}
@@ -376,7 +371,7 @@ def learning_curves(group: Group) -> Plot | None:
 def recall_map(group: Group) -> Plot | None:
     """The right answers of data=recall on test and long by pairs and by distance to the key; None of another task."""
     # 1. The share of right answers in each cell, by row.
-    variants, remark = lines_of(group)
+    variants, left_out = lines_of(group)
     shares: dict[str, np.ndarray[Any, Any]] = {}
     for variant in variants if group.runs[0].setting("data.task.kind") == "recall" else ():
         texts = (texts_of([run.path], split) for run in variant.beside.values() for split in ("test", "long"))
@@ -401,7 +396,7 @@ def recall_map(group: Group) -> Plot | None:
         panels[-1].set_xlabel("tokens from the key to its query")
 
     words = "Yellow: every answer is right; dark blue: none. White: no such query."
-    about = (group.heading, draw, len(shares), 1.7, remark, words)
+    about = (group.heading, draw, len(shares), 1.7, f"{words} {left_out}".rstrip())
     return Plot("recall_map", "Recall by pairs and distance", *about) if shares else None
 
 
@@ -410,6 +405,12 @@ def recall_map(group: Group) -> Plot | None:
 Entry = dict[str, Any]
 PANELS_PER_LINE, HEIGHT = 6, 2.1  # inches of a panel with its title and labels
 _REFERENCE: dict[str, Any] = {"color": PAPER, "lw": 1.2, "ls": DASHED, "zorder": 1}
+_PARTS = {  # each begins a row: the labels of its axes
+    "attention": ("mean attention", "signed distance j - i"),
+    "tables": ("norm of each relative vector", "offset j - i"),
+    "absolute": ("norm of each learned vector", "position"),
+    "biases": ("bias", "signed distance j - i"),
+}
 
 
 def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
@@ -418,36 +419,28 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
 
     farthest, stacks = numbers["max_distance"], {stack["stack"]: stack for stack in numbers["stacks"]}
 
-    def by_distance(axes: Axes, entry: Entry) -> None:
-        """At the distances that at least 1% of the queries have; means over fewer are too noisy."""
-        stack, name = stacks[entry["stack"]], "attention" if "attention" in entry else "bias"
-        often = 100 * np.array(stack["pairs"]) >= stack["pairs"][farthest]
-        distances = np.arange(-farthest, farthest + 1)[often]
-        _heads(axes, distances, np.array(entry[name], dtype=float)[:, often], COLOURS["relative"])
-        if name == "attention":
-            even = np.array(stack["even_attention"], dtype=float)[often]
-            axes.plot(distances, even, color=INK, lw=1.0, ls=DASHED, zorder=5, label="as if spread evenly")
-
-    def norms(axes: Axes, entry: Entry) -> None:
+    def draw(axes: Axes, entry: Entry) -> None:
+        # 1. Norms of tables and of learned vectors.
         for key, kind, colour in (("keys", "ᴷ", COLOURS["relative"]), ("values", "ⱽ", COLOURS["absolute"])):
-            if (table := entry[key]) is not None:
+            if (table := entry.get(key)) is not None:
                 k = (len(table["norms"][0]) - 1) // 2
                 _heads(axes, range(-k, k + 1), np.array(table["norms"]), colour, f"w{kind}")
                 axes.axhline(table["expected_initial_norm"], **_REFERENCE)
+        if values := entry.get("absolute"):
+            axes.plot(values[: 2 * entry["longest"]], color=COLOURS["learned"], lw=1.6)
+            axes.axvline(entry["longest"] - 0.5, **_REFERENCE, label="longest sentence")
+        # 2. Attention and biases, at the distances that at least 1% of the queries have: fewer are too noisy.
+        if by_distance := entry.get("attention") or entry.get("bias"):
+            stack = stacks[entry["stack"]]
+            often = 100 * np.array(stack["pairs"]) >= stack["pairs"][farthest]
+            distances = np.arange(-farthest, farthest + 1)[often]
+            _heads(axes, distances, np.array(by_distance, dtype=float)[:, often], COLOURS["relative"])
+            if "attention" in entry:
+                even = np.array(stack["even_attention"], dtype=float)[often]
+                axes.plot(distances, even, color=INK, lw=1.0, ls=DASHED, zorder=5, label="as if spread evenly")
 
-    def absolute(axes: Axes, entry: Entry) -> None:
-        values = entry["absolute"][: 2 * entry["longest"]]
-        axes.plot(range(len(values)), values, color=COLOURS["learned"], lw=1.6)
-        axes.axvline(entry["longest"] - 0.5, **_REFERENCE, label="longest sentence")
-
-    parts: dict[str, tuple[str, str, Callable[[Axes, Entry], None]]] = {
-        "attention": ("mean attention", "signed distance j - i", by_distance),
-        "tables": ("norm of each relative vector", "offset j - i", norms),
-        "absolute": ("norm of each learned vector", "position", absolute),
-        "biases": ("bias", "signed distance j - i", by_distance),
-    }
-    # 1. Each part begins a row.
-    panels = [(numbers[name][at : at + PANELS_PER_LINE], *part) for name, part in parts.items()
+    # 3. The rows of panels.
+    panels = [(numbers[name][at : at + PANELS_PER_LINE], *labels) for name, labels in _PARTS.items()
               for at in range(0, len(numbers[name]), PANELS_PER_LINE)]  # fmt: skip
     columns = max(len(entries) for entries, *_ in panels)
     size = max(9.6, 1.6 + 2.3 * columns), 1 + HEIGHT * len(panels)
@@ -455,17 +448,16 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
         figure = Figure(figsize=size, layout="constrained")
         subtitle = textwrap.shorten(subtitle, int(11 * size[0]), placeholder=" …")
         figure.suptitle(f"{title}\n{subtitle}", fontsize=12, fontweight="bold", x=0.01, ha="left")
-        # 2. What is light, full and grey.
+        # 4. What is light, full and grey.
         words = f"Of {numbers['num_sentences']:,} validation sentences or windows of documents. Light: each head; full:"
         words += " their mean; grey: the root mean square before training. Vectors never reached stay as they began."
         figure.supxlabel(textwrap.fill(words, int(12 * size[0])), fontsize=9.5, color=MUTED, x=0.01, ha="left")
         rows = figure.subplots(len(panels), columns, squeeze=False, sharey="row")
-        for row, (entries, ylabel, xlabel, draw) in zip(rows, panels, strict=True):
+        for row, (entries, ylabel, xlabel) in zip(rows, panels, strict=True):
             row[0].set_ylabel(ylabel, fontsize=9)
-            for axes, entry in zip_longest(row, entries):
-                if entry is None:
-                    axes.set_axis_off()
-                    continue
+            for axes in row[len(entries) :]:
+                axes.set_axis_off()
+            for axes, entry in zip(row, entries, strict=False):
                 draw(axes, entry)
                 axes.tick_params(labelsize=8, length=2.5)
                 axes.set_title(label(entry), loc="left", fontsize=9, color=INK, pad=4)
@@ -479,7 +471,7 @@ def position_figure(numbers: Entry, title: str, subtitle: str) -> Figure:
 def label(entry: Entry) -> str:
     """`encoder layer 1`; `decoder layers 1, 4, shared`."""
     if (layers := entry.get("layers")) is None:
-        return "source positions" if entry["stack"] == "encoder" else "target positions"
+        return f"{entry['stack']} positions"
     several = len(layers) > 1
     return f"{entry['stack']} layer{'s' * several} {', '.join(map(str, layers))}{', shared' * several}"
 

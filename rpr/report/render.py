@@ -131,15 +131,14 @@ def number(value: float, digits: int, *, signed: bool = False) -> str:
 
 def legend(grids: Iterable[Grid]) -> list[str]:
     """What the intervals in these grids are over, and how they were computed, each once."""
-    figures = [cell.value for grid in grids for line in grid.cells for cell in line]
-    methods: dict[str, dict[str, None]] = {}
-    for interval in (figure.interval for figure in figures if isinstance(figure, Measurement)):
-        if interval is not None:
-            seeds = interval.kind == "seeds"
-            over = "seeds" if seeds else f"the {interval.unit} of its test set, of one run, not over seeds"
-            sign = f"(a to b){ONE_RUN * (not seeds)}: the {interval.level:.0%} interval over {over}"
-            methods.setdefault(sign, {})[interval.how if interval.method else "Student's t, n - 1"] = None
-    return [f"{sign}; {'; '.join(hows)}" for sign, hows in sorted(methods.items())]
+    cells = (cell.value for grid in grids for line in grid.cells for cell in line)
+    lines = set[str]()
+    for interval in (figure.interval for figure in cells if isinstance(figure, Measurement) and figure.interval):
+        seeds = interval.kind == "seeds"
+        over = "seeds" if seeds else f"the {interval.unit} of its test set, of one run, not over seeds"
+        how = interval.how if interval.method else "Student's t, n - 1"
+        lines.add(f"(a to b){ONE_RUN * (not seeds)}: the {interval.level:.0%} interval over {over}; {how}")
+    return sorted(lines)
 
 
 # Terminal

@@ -1,17 +1,16 @@
 """All tables of a report: rows with n, score, change from the baseline, and a verdict; the best recipes; by length; and
 the findings that stand above them.
 
-The paper's Tables 1 to 3 are the score table with the rows of the paper, beside its figures; every other score table
-has all rows of groups that are alike, the best first. By length of the context two ways to evaluate one checkpoint
-stand side by side: in separate windows most tokens have a short context, so a model can gain with length without using
-a longer context at all (Press et al. 2022, appendix B); a sliding window shows that.
+The paper's Tables 1 to 3 are the score table with the rows of the paper; every other has all rows of groups that are
+alike, the best first. By length of the context separate and sliding windows stand side by side: in the former most
+tokens have a short context, so a model can gain with length without using it (Press et al. 2022, appendix B).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -35,7 +34,6 @@ from rpr.records.scores import (
 from rpr.report.groups import (
     KIND_OF_SIDES,
     LEARNING_RULE,
-    LOSS,
     NOT_LEARNED,
     PAPER,
     SOLVED,
@@ -50,6 +48,7 @@ from rpr.report.groups import (
     named_in,
     never_run,
     published_figures,
+    run_key,
     sweep_files_of,
     tokens_per_step,
 )
@@ -68,14 +67,12 @@ CONTEXTS = "Bits per byte by length of the context"
 UNIGRAM = "unigram entropy of the corpus"
 _UNPUBLISHED = "no published figure of this row as a whole"
 _MORE = "not among the seeds of the sweep's file: runs added later make a difference by chance more likely"
-_SIDE_BY_SIDE = ("test", "validation")  # splits of translations with changes
 RULE = (
     "Better or worse: the 95% interval of the change from the baseline excludes zero; open: it does not, or there are "
     f"fewer than {LEAST_SEEDS} seeds on a side. The intervals hold together for all rows of a table: {MODEL}, unless a "
     "note of the table names another method."
 )
 LEAST_KS = 3  # of relative positions, for a finding on k
-Setting = tuple[Any, ...]  # a value for each key of a grid of recipes
 
 
 @dataclass(frozen=True)
@@ -165,15 +162,16 @@ def alike(groups: Sequence[Group]) -> list[list[Group]]:
 def all_rows(groups: Sequence[Group]) -> Grid:
     """The table of groups that are alike: all their variants, the best first, those without a score last."""
     first, lines = groups[0], [Line((variant.label,), variant) for group in groups for variant in group.variants]
-
-    def place(line: Line) -> tuple[bool, float]:
-        value = line.variant.measured(line.group.key).value
-        return value is None, first.kind.best_first(value or 0.0)
-
     setting = first.heading if len(groups) == 1 else first.common_heading
     title = f"{METRIC_NAMES[first.kind.metric]} on {first.split}"
     about = _about(first, [run for group in groups for run in group.runs])
-    return score_table("scores", title, setting, ("position",), sorted(lines, key=place), *about)
+    return score_table("scores", title, setting, ("position",), best_first(lines), *about)
+
+
+def best_first(lines: Iterable[Line]) -> list[Line]:
+    """Those without a score last."""
+    scores = {line: line.variant.measured(line.group.key).value for line in lines}
+    return sorted(scores, key=lambda line: (scores[line] is None, line.group.kind.best_first(scores[line] or 0.0)))
 
 
 def _about(first: Group, runs: Sequence[Record]) -> Iterator[str]:
@@ -206,8 +204,7 @@ def score_table(
         below += scoring
         warnings += unlike
     if baselines := dict.fromkeys(group.baseline.label for group in groups if group.baseline.records):
-        own = ", whichever is the baseline of the row's own runs" if len(baselines) > 1 else ""
-        below.append(f"change: from {' or '.join(baselines)}{own}, with its 95% interval")
+        below.append(f"change: from {' or '.join(baselines)}, with its 95% interval")
         methods = (group.changes(group.key).method for group in groups)
         below += [f"intervals of changes: {method}" for method in methods if method not in ("", MODEL)]
     # 2. What the published figures beside them are.
@@ -246,7 +243,7 @@ def score_table(
         for other in (of_split for of_split, metric in tested if metric == kind.metric and of_split != split):
             own = (other, kind.metric)
             yield Column(other, f"{kind.heading} {other}", digits, priority=1), _figure(variant, own)
-            if kind is TRANSLATION and other in _SIDE_BY_SIDE:
+            if kind is TRANSLATION:
                 column = Column(f"{other}_change", f"change {other}", digits, True, priority=1)
                 yield column, _figure(variant, own, change=True)
         yield Column("note", "note", kind="words", priority=1), line.note()
@@ -352,86 +349,54 @@ def recipe_grids(groups: Sequence[Group]) -> Iterator[Grid]:
     files = sweep_files_of(run for group in groups for run in group.runs)
     best_of = [keys for file in files if isinstance(keys := file.get("best_of"), list) and keys]
     for keys in dict.fromkeys(tuple(map(str, keys)) for keys in best_of):
-        families: dict[str, dict[Setting, Group]] = {}
+        families: dict[str, dict[str, dict[tuple[str, ...], Variant]]] = {}
         for group in groups:
             rest = {key: value for key, value in group.settings.items() if key not in keys}
-            values = (group.settings.get(key) for key in keys)
-            setting = tuple(str(value) if isinstance(value, list | dict) else value for value in values)
-            families.setdefault(str((group.data, group.model, group.hardware, rest)), {})[setting] = group
-        for tried in (tried for tried in families.values() if len(tried) > 1):
-            # Settings in the order of nothing, numbers, words.
-            places = {row: [(value is not None, isinstance(value, str), value) for value in row] for row in tried}
-            yield _recipe_grid(keys, {row: tried[row] for row in sorted(tried, key=places.__getitem__)})
+            setting = tuple(str(group.settings.get(key)) for key in keys)
+            family = families.setdefault(str((group.data, group.model, group.hardware, rest)), {})
+            for variant in group.variants:
+                family.setdefault(variant.position.identity, {})[setting] = variant
+        yield from (grid for family in families.values() for grid in _recipe_grid(keys, [*family.values()]))
 
 
-def _recipe_grid(keys: Sequence[str], groups: Mapping[Setting, Group]) -> Grid:
-    """Each variant at its own best setting; `groups` by their values of the keys."""
-    first = next(iter(groups.values()))  # for what they share
-    # 1. The variants, in the order of their first groups; a label says what tells a variant apart in any group.
-    by_identity: dict[str, dict[Setting, Variant]] = {}
-    for setting, group in groups.items():
-        for variant in group.variants:
-            by_identity.setdefault(variant.position.identity, {})[setting] = variant
-    labels = {key: max((row.label for row in rows.values()), key=len) for key, rows in by_identity.items()}
-    baselines = (labels[group.baseline.position.identity] for group in groups.values() if group.baseline.records)
-    baseline = next(baselines, next(iter(labels.values())))
-    # 2. What settings are chosen by: the scores of validation or, if it was not scored, its loss.
-    tested = {"validation": ("validation", first.kind.metric), "test": ("test", first.kind.metric)}
-    if by_loss := not any(tested["validation"] in group.keys for group in groups.values()):
-        tested["validation"] = LOSS
-    what, digits = ("validation loss", 3) if by_loss else ("validation", first.kind.digits)
-    choose = min if by_loss or first.kind.lower_is_better else max
-    # 3. The best of each by the mean over the seeds of all its settings, if their scores have one unit: signature and
-    #    sentences, or vocabulary of the loss.
-    best, counts, rows = dict[str, Setting | None](), dict[str, int](), dict[str, Variant]()
-    for identity, tried in by_identity.items():
-        label = labels[identity]
-        scores = {setting: of for setting in groups if setting in tried
-                  and (of := tried[setting].scores.get(tested["validation"]))}  # fmt: skip
-        seeds = set[int]().union(*scores.values()).intersection(*scores.values())
-        ways = {score.way[:2] for of in scores.values() for score in of.values()}
-        levels = {setting: fmean(of[seed].value for seed in sorted(seeds)) for setting, of in scores.items()
-                  if seeds and len(ways) == 1}  # fmt: skip
-        best[label], counts[label] = choose(levels, key=levels.__getitem__, default=None), len(levels)
-        rows[label] = tried.get(best[label] or ()) or never_run(first, label)
-    changes = {split: compared({label: row.scores.get(key, {}) for label, row in rows.items()},
-                               baseline, first.kind, key).of_rows for split, key in tested.items()}  # fmt: skip
-    names, untried = short_names(keys).values(), "no seed was scored in the same way on validation in all settings"
-
-    def cells_of(label: str) -> Iterator[tuple[Column, Any]]:
-        chosen = ", ".join(f"{name} {value}" for name, value in zip(names, best[label] or (), strict=False))
-        yield Column("position", "position", kind="label"), label
-        yield Column("settings", "settings"), str(counts[label])
-        yield Column("n", "n"), str(len(rows[label].finished))
-        yield Column("best", "best setting", kind="words"), chosen or missing(f"{untried} of the row")
-        for split, name, places in (("validation", what, digits), ("test", "test", first.kind.digits)):
-            yield Column(split, name, places), rows[label].measured(tested[split])
-            change = changes[split].get(label, missing("not scored as the baseline"))
-            yield Column(f"own_{split}", f"change {name}", places, True), "" if label == baseline else change
-
-    # 4. What all settings share, and notes.
+def _recipe_grid(keys: Sequence[str], variants: Sequence[Mapping[tuple[str, ...], Variant]]) -> Iterator[Grid]:
+    """The score table of each variant's runs at its own best setting; `variants` by their values of the keys."""
+    # 1. The best of each by the mean over the seeds of all its settings.
+    first = next(iter(variants[0].values())).group
+    key, choose = ("validation", first.kind.metric), min if first.kind.lower_is_better else max
+    names, rows = short_names(keys).values(), dict[Variant, str]()
+    for tried in variants:
+        scores = {setting: of for setting, row in tried.items() if (of := row.scores.get(key))}
+        if seeds := set[int]().union(*scores.values()).intersection(*scores.values()):
+            levels = {setting: fmean(of[seed].value for seed in sorted(seeds)) for setting, of in scores.items()}
+            best = choose(levels, key=levels.__getitem__)
+            words = ", ".join(f"{name} {value}" for name, value in zip(names, best, strict=True))
+            label = max((row.label for row in tried.values()), key=len)  # what tells it apart in any group
+            runs = {run_key(run): tried[best].beside[run.seed] for run in tried[best].finished}
+            rows[Variant(tried[best].position, label, tried[best].finished, runs)] = f"{words} (of {len(levels)})"
+    # 2. Their table.
+    if not rows or len({setting for tried in variants for setting in tried}) < 2:
+        return
+    Group({}, (), [*rows], first.baseline_name)
+    lines = [Line((row.label, setting), row) for row, setting in rows.items()]
     steps = "" if "optim.max_steps" in keys else f"{first.max_steps:,} steps"
     parts = (first.corpus, f"model {first.model}", steps, first.hardware, first.distinctly(*keys))
     notes = [
-        *["validation loss: in nats per piece, less is better"] * by_loss,
-        f"best setting: of {', '.join(keys)}, by the {what}, over the seeds of all settings of the row",
-        f"change: from {baseline}, each at its own best setting",
+        f"best setting: of {', '.join(keys)}, by the score on validation over the seeds of all settings of the row",
         "the best of several noisy validation scores is too high by some of that noise, which test scores are not",
     ]
     title = "The best recipe of a grid for each variant, chosen on validation"
-    return grid_of("recipes", title, [*rows], cells_of, setting=" | ".join(filter(None, parts)), notes=notes)
+    setting = " | ".join(filter(None, parts))
+    yield score_table("recipes", title, setting, ("position", "best setting"), best_first(lines), *notes)
 
 
 # By length and context
 
 
 def _by_key(group: Group, name: str, title: str, columns: Mapping[Key, Column], **about: Any) -> Grid:
-    """A row for each variant, a column for each key of scores or, in `context_changes`, of changes; by context a last
-    row of the unigram entropy.
-    """
-    changes = name == "context_changes"
-    rows = [row for row in group.variants if not (changes and row is group.baseline)]
-    if group.unigram is not None and name == "contexts":
+    """A row for each variant, a column for each key; by context also of changes, and a row of the unigram entropy."""
+    rows, by_context = [*group.variants], name == "contexts"
+    if group.unigram is not None and by_context:
         rows.append(never_run(group, UNIGRAM))
         rows[-1].measurements = {key: single(group.unigram) for key in columns}
 
@@ -439,7 +404,10 @@ def _by_key(group: Group, name: str, title: str, columns: Mapping[Key, Column], 
         yield Column("position", "position", kind="label"), row.label
         yield Column("n", "n"), str(len(row.finished))
         for key, column in columns.items():
-            yield column, _figure(row, key, change=changes)
+            yield column, _figure(row, key)
+            if by_context and len(group.variants) > 1:
+                change = column._replace(key=f"{column.key}_change", heading=f"change {column.heading}", signed=True)
+                yield change, _figure(row, key, change=True) if row.finished else Cell("")
 
     return grid_of(name, title, rows, cells_of, setting=group.heading, **about)
 
@@ -460,9 +428,8 @@ def length_grid(group: Group) -> Iterator[Grid]:
     for bucket, count in shown.items():
         key, heading = bucket.key, f"{bucket.label}{'*' * bucket.beyond_training} ({count})"
         columns[metric, *key] = Column(f"length_{key[0]}_{key[1] or 'up'}", heading, group.kind.digits)
-    if not any(key in variant.measurements for variant in group.variants for key in columns):
+    if not (scored := [run.by_length for run in group.finished if run.by_length is not None]):
         return
-    scored = [run.by_length for run in group.finished if run.by_length is not None]
     first = scored[0]
     sets = ", ".join(f"{split} ({name})" for split, name in zip(first.splits, first.test_sets, strict=True))
     notes = [f"lengths are {first.unit}, with the number of sentences in brackets; {sets}"]
@@ -487,7 +454,7 @@ def context_lengths(scored: Sequence[ByContext]) -> list[tuple[str, int]]:
 
 
 def context_grids(group: Group) -> Iterator[Grid]:
-    """The tables by length, of its changes and by position; none if no finished run was scored so."""
+    """The table by length of the context; none if no finished run was scored so."""
     if not (scored := by_context(group)):
         return
     first, split, baseline, windows = scored[0], scored[0].split, group.baseline, context_lengths(scored)
@@ -496,11 +463,11 @@ def context_grids(group: Group) -> Iterator[Grid]:
     on = f"the same {first.num_bytes:,} bytes of {counted(first.num_documents, BITS_PER_BYTE)} of {first.test_set}"
     notes = [f"every length is scored on {on}; trained at {first.training_length:,} tokens; less is better"]
     how = "on different bytes, with other longest windows, or trained at different lengths"
-    warnings = [f"not comparable: the rows were scored {how}"] * (len({context.way for context in scored}) > 1)
+    unlike = [f"not comparable: the rows were scored {how}"] * (len({context.way for context in scored}) > 1)
     strides = sorted({context.stride for context in scored if context.stride is not None})
     every = " or ".join(map("{:,}".format, strides))
     notes += [f"sliding: a window every {every} tokens, of which only the last {every} are scored"] * bool(strides)
-    unlike = [*["not comparable: sliding windows of different strides"] * (len(strides) > 1), *warnings]
+    unlike += ["not comparable: sliding windows of different strides"] * (len(strides) > 1)
     # 2. By length. A page shows at once the length of training, the first of at least four times that, and the longest.
     least = {factor * context.training_length for context in scored for factor in (1, 4)}
     telling = {lengths[-1], *(next((length for length in lengths if length >= factor), 0) for factor in least)}
@@ -508,21 +475,9 @@ def context_grids(group: Group) -> Iterator[Grid]:
     for kind, length in windows:
         heading, priority = f"{length:,}" + ", sliding" * (kind == "sliding"), 0 if length in telling else 3
         columns[split, kind, length] = Column(f"{kind}_{length}", heading, 3, priority=priority)
-    about: dict[str, Any] = {"notes": notes, "warnings": unlike}
-    yield _by_key(group, "contexts", f"{CONTEXTS}, {split}", columns, **about)
-    if baseline.records and len(group.variants) > 1:
-        below = f"change from {baseline.label}, below zero is better; none of or from a row worse than the {UNIGRAM}"
-        title = f"{CONTEXTS}: change from {baseline.label}, {split}"
-        changes = {key: column._replace(signed=True) for key, column in columns.items()}
-        yield _by_key(group, "context_changes", title, changes, notes=[*notes, below], warnings=unlike)
-    # 3. By position.
-    places = {place.last: place.first for context in scored for place in context.by_position}
-    ranges = {last: "–".join(f"{place:,}" for place in dict.fromkeys((places[last], last))) for last in sorted(places)}
-    positions = {(split, "position", last): Column(f"position_{last}", text, 3) for last, text in ranges.items()}
-    title = f"Bits per byte by position in windows of {lengths[-1]:,} side by side, {split}"
-    counts = " or ".join(f"{count:,}" for count in sorted({context.num_tokens // lengths[-1] for context in scored}))
-    few = f"a position by itself is {counts} tokens, the same for all seeds: intervals are not over other tokens"
-    yield _by_key(group, "by_position", title, positions, notes=[few], warnings=warnings)
+    if baseline.records:
+        notes.append(f"change: from {baseline.label}; none of or from a row worse than the {UNIGRAM}")
+    yield _by_key(group, "contexts", f"{CONTEXTS}, {split}", columns, notes=notes, warnings=unlike)
 
 
 # Findings
@@ -535,23 +490,19 @@ def findings(group: Group) -> list[str]:
 
 def _counts(group: Group) -> Iterator[str]:
     """How many rows are better, worse and open, or why none is compared."""
-    key, baseline, others = group.key, group.baseline, [row for row in group.variants if row.finished]
+    key, baseline = group.key, group.baseline
     names = list(dict.fromkeys(map(name_of, group.finished)))
     if key not in group.keys or len(names) < 2:
         return
     if not baseline.finished:
-        yield (
-            f"No row is compared: no run with position={group.baseline_name or 'absolute'} has finished; choose what "
-            f"the others are compared with: baseline={names[0]}."
-        )
+        missed, given = f"no run with position={group.baseline_name or 'absolute'} has finished", f"baseline={names[0]}"
+        yield f"No row is compared: {missed}; choose what the others are compared with: {given}."
     elif why := baseline.unlearned(key):
         yield f"No row is compared: {baseline.label} has not learned ({why})."
     else:
-        others.remove(baseline)
-        counts = Counter(variant.verdict(key).partition(" (")[0] for variant in others)
+        counts = Counter(row.verdict(key).partition(" (")[0] for row in group.variants if row is not baseline)
         parts = [f"{counts[verdict]} {verdict}" for verdict in (BETTER, WORSE, OPEN, NOT_LEARNED) if counts[verdict]]
-        rows = f"{len(others)} row{'s' * (len(others) > 1)}"
-        yield f"Against {baseline.label} on {group.split}, of {rows}: {', '.join(parts)}."
+        yield f"Against {baseline.label} on {group.split}: {', '.join(parts)}."
 
 
 def _clip_distances(group: Group) -> Iterator[str]:
@@ -582,8 +533,6 @@ def _published_orders(group: Group) -> Iterator[str]:
 
 def _learning(group: Group) -> Iterator[str]:
     if falls := [variant.fall for variant in group.variants if variant.fall is not None]:
-        yield (
-            f"Still learning when training ended: {len(falls)} of {len(group.variants)} rows, whose validation loss "
-            f"fell by up to {max(falls):.1%} over the last tenth; train twice as long: "
-            f"optim.max_steps={2 * group.max_steps}."
-        )
+        last = f"whose validation loss fell by up to {max(falls):.1%} over the last tenth"
+        remedy = f"train twice as long: optim.max_steps={2 * group.max_steps}"
+        yield f"Still learning when training ended: {len(falls)} of {len(group.variants)} rows, {last}; {remedy}."

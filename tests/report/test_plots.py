@@ -45,12 +45,12 @@ def test_of_many_rows_baseline_the_papers_best_and_worst_are_drawn():
     group = many()
     shown, remark = plots.lines_of(group)
     labels = [variant.label for variant in shown]
-    assert len(labels) == 12 and remark.startswith("12 of 31 rows are drawn: baseline, the paper's, best, worst")
+    assert len(labels) == 12 and remark.startswith("12 of 31 rows are drawn: baseline, the paper's, the worst")
     assert {"absolute (sinusoidal)", "relative, k = 16", "relative, k = 25", "keys only, k = 3"} <= {*labels}
     drawn = {plot.name: plot for plot in plots.all_plots(group)}
     assert list(drawn) == ["scores_by_position", "bleu_by_length", "learning_curves"]
     for name in ("bleu_by_length", "learning_curves"):
-        assert "12 of 31" in drawn[name].description and "relative, k = 16" in drawn[name].svg.decode()
+        assert "12 of 31" in drawn[name].caption and "relative, k = 16" in drawn[name].svg.decode()
 
 
 def test_rows_are_ranked_and_those_far_below_are_arrows():
@@ -102,5 +102,5 @@ def test_figure_of_one_runs_positions_has_panels_of_what_the_model_has(changes, 
         warnings.simplefilter("error")
         text = plots.rendered(plots.position_figure(numbers, "a $x$ <b> & c", "k = 3 | step 5")).decode()
     words = " ".join(ElementTree.fromstring(text).itertext())
-    assert words.count("norm of each relative vector") == panels and words.count("source positions") == 1 - panels
+    assert words.count("norm of each relative vector") == panels and words.count("encoder positions") == 1 - panels
     assert all(said in words for said in ("a $x$ <b> & c", "k = 3 | step 5", "Of 100 validation sentences"))

@@ -105,7 +105,7 @@ def test_changes_of_several_widths_stand_side_by_side():
 
 def test_findings_are_counts_of_one_baseline_and_say_where_k_matters():
     counts, of_k, _ = findings(group_of(runs()))
-    assert counts == "Against absolute (sinusoidal) on test, of 9 rows: 4 better, 4 worse, 1 open."
+    assert counts == "Against absolute (sinusoidal) on test: 4 better, 4 worse, 1 open."
     assert of_k == "Against k = 16: k = 0, 1 are worse; k = 2, 32 are open."
     zero = group_of(fake_record(name, scores={"test": 0.0}) for name in ("absolute", "relative"))
     assert findings(zero)[0] == "No row is compared: absolute (sinusoidal) has not learned (BLEU below 1)."
