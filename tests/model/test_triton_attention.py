@@ -1,10 +1,8 @@
 """`fused_attention` and its kernels in Triton's interpreter on a CPU against `composed`; compiling them, which needs
 no GPU. The compiled kernels on a GPU: tests/gpu/test_triton.py.
-
-The interpreter must be chosen before triton is imported, which Lightning does too, so these tests run in a process of
-their own. To run them directly: TRITON_INTERPRET=1 python -m pytest tests/model/test_triton_attention.py
 """
 
+import importlib
 import itertools
 import os
 import re
@@ -13,6 +11,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,29 +23,36 @@ from tests.lazy import triton_attention
 from tests.model.attention_cases import Case, assert_same, composed, results
 from tests.model.test_blockwise_attention import Calls
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROOT = Path(__file__).parents[2]
 SMALL = ((16, 16), (16, 16), (16, 16))
 
 
-def run_python(arguments, timeout_seconds, **environment):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | environment
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_seconds
-    )
-    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-10_000:]
-    return done.stdout
+@pytest.fixture(scope="class")
+def interpreter():
+    """Triton and the kernels anew: what is imported first decides whether kernels are interpreted."""
 
+    def imported():
+        names = [*sys.modules]
+        return [name for name in names if re.match(r"(triton|rpr\.model\.kernels)(\.(?!_C)|$)", name)]
 
-@pytest.mark.skipif(INTERPRETED, reason="already in the interpreter")
-@pytest.mark.parametrize("marked, timeout_seconds", [
-    ("not slow", 280), pytest.param("slow", 1700, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
-])  # fmt: skip
-def test_kernels_in_the_interpreter(marked, timeout_seconds, coverage_environment):
-    arguments = ["-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", marked, __file__]
-    environment = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment["PYTEST_ADDOPTS"] = "-p no:anyio -p no:hydra_pytest -p no:hypothesispytest"  # 0.6 s of imports
-    assert " passed" in run_python(arguments, timeout_seconds, **environment, **coverage_environment)
+    compiled = {name: sys.modules.pop(name) for name in imported()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        interpreter = importlib.import_module("triton.runtime.interpreter")
+        # Half of the time: checks for overflows, and patches of Triton's language at each call of a function.
+        options = interpreter.interpreter_builder.options
+        patch.setattr(interpreter.interpreter_builder, "options", replace(options, sanitize_overflow=False))
+        patch_language, of_module = interpreter._patch_lang, {}
+
+        def patched(fn):
+            of_module[fn.__module__] = fn.__module__ in of_module or patch_language(fn)
+            return SimpleNamespace(restore=lambda: None)
+
+        patch.setattr(interpreter, "_patch_lang", patched)
+        yield
+    for name in imported():
+        del sys.modules[name]
+    sys.modules.update((name, module) for name, module in compiled.items() if name.startswith("triton"))
 
 
 # In the interpreter
@@ -67,9 +73,8 @@ def assert_equals_reference(case, *, dtype=torch.float64, tiles=SMALL, tolerance
     assert_same(results(partial(fused, tiles=tiles), inputs, weight, **options), expected, "fused", tolerance)
 
 
+@pytest.mark.usefixtures("interpreter")
 class TestInterpreted:
-    __test__ = INTERPRETED
-
     @pytest.mark.parametrize("case", [
         Case(5, 34, 20, keys=3, values=3, batch=1, heads=1),  # whole tiles of far keys on both sides
         Case(20, 20, keys=3, values=None, causal=True, mask="K", batch=1, heads=1),
@@ -242,11 +247,13 @@ ALL_CASES = [  # dtype, precision, width, keys, values, causal, mask; with a bia
 @pytest.mark.parametrize("capability", ["80", "90"], ids=["a100", "h100"])
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 def test_all_variants_of_the_kernels_compile(tmp_path, capability):
-    printed = run_python([__file__, capability], 3500, TRITON_CACHE_DIR=str(tmp_path))
-    assert len(printed.splitlines()) == 3 * len(ALL_CASES) + len(BIASED)
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, __file__, capability]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3500)
+    assert done.returncode == 0, done.stderr[-10_000:]
+    assert len(done.stdout.splitlines()) == 3 * len(ALL_CASES) + len(BIASED)
 
 
-if __name__ == "__main__":  # started by run_python
+if __name__ == "__main__":  # started by the test above
     compile_cases(int(sys.argv[1]))
