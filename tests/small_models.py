@@ -59,10 +59,10 @@ def sentences(lengths: Sequence[int], seed: int) -> list[list[int]]:
     return [torch.randint(4, NUM_TOKENS, (length,), generator=generator).tolist() for length in lengths]
 
 
-# 40 sentences in no order of length: sources of 2 to 41 tokens with EOS, targets of 1 to 40: shorter and longer than
+# 40 sentences in no order of length: sources of 2 to 21 tokens with EOS, targets of 1 to 20: shorter and longer than
 # each k. (For a source of EOS alone CTranslate2 returns nothing.)
-SOURCES = [[*tokens, EOS] for tokens in sentences([1 + index * 7 % 40 for index in range(40)], seed=1)]
-TARGETS = [[*tokens, EOS] for tokens in sentences([index * 11 % 40 for index in range(40)], seed=2)]
+SOURCES = [[*tokens, EOS] for tokens in sentences([1 + index * 7 % 20 for index in range(40)], seed=1)]
+TARGETS = [[*tokens, EOS] for tokens in sentences([index * 11 % 20 for index in range(40)], seed=2)]
 
 
 def make_vocabulary() -> Vocabulary:

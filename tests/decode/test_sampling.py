@@ -68,7 +68,7 @@ def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind):
     if kind == "by_piece":
         model.target_positions = ByPiece()
     model.embedding_VM[EOS] = 0.9 * model.embedding_VM[5]  # so that some end
-    for changes in (GREEDY, DRAWN):
+    for changes in (GREEDY, DRAWN) if kind == "rope" else (DRAWN,):
         sampling = settings(**changes)
         expected = [
             [by_whole_passes(model, prompt, sample, sampling) for sample in range(sampling.num_samples)]

@@ -180,7 +180,7 @@ def test_export_that_differs_from_the_model_is_an_error(kind, tamper, message, e
 
 def test_parity_with_rounding_and_with_another_model():
     """A low matmul precision does not change the tolerance. Above all margins, a tolerance makes each flip a tie."""
-    model, other, rows = make_model(), make_model(), (SOURCES[:4], TARGETS[:4])
+    model, other, rows = make_model(), make_model(), (SOURCES[2:6], TARGETS[2:6])
     torch.set_float32_matmul_precision("medium")
     rounded = parity(model, Engine(in_float64(model)), *rows, SEARCH)
     assert torch.get_float32_matmul_precision() == "medium"

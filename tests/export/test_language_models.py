@@ -33,12 +33,12 @@ HOMES = {
     "none": (BOTH, scheme("none"), {}),
     "absolute": (BOTH, scheme("absolute"), {"activation": "gelu"}),
     "learned": (BOTH, scheme("learned", max_positions=128), {}),
-    "rope": (BOTH, scheme("rope"), {"activation": "gelu"}),
+    "rope": (BOTH, scheme("rope"), {"activation": "gelu", "num_layers": 2}),
     "rope-interleaved": (BOTH, scheme("rope", layout="interleaved", rotated_share=0.5), {}),
     "rope-linear": (BOTH, scheme("rope", **LINEAR), {}),
     "shape": (BOTH, scheme("shape"), {}),
     "rope-post_norm": (CTRANSLATE2, scheme("rope"), {"norm": "post"}),
-    "relative": (CTRANSLATE2, scheme("relative", **SHARED), {}),
+    "relative": (CTRANSLATE2, scheme("relative", **SHARED), {"num_layers": 2}),
     "alibi": (CTRANSLATE2, scheme("alibi"), {}),
     "rope-yarn-partial": (TRANSFORMERS, scheme("rope", rotated_share=0.5, **YARN), {}),
     "rope-p-linear": (TRANSFORMERS, scheme("rope", proportion=0.75, layout="interleaved", **LINEAR), {}),
@@ -55,8 +55,8 @@ def inputs():
         pieces = vocabulary.encode(TEXT)
         windows = [[*pieces[at : at + 1 + at * 13 % CONTEXT], EOS] for at in range(0, 48, 8)]
         windows.append([*pieces[:CONTEXT], EOS])
-        shape = {"norm": "pre", "d_model": 64, "vocabulary_size": size, "architecture": "decoder_only", **changes}
-        model = make_model(decoder_positions=positions, **shape)
+        shape = {"norm": "pre", "num_layers": 1, "d_model": 64, "vocabulary_size": size, **changes}
+        model = make_model(decoder_positions=positions, architecture="decoder_only", **shape)
         given = make_export_inputs(model, vocabulary, compose_train([*TINY_MODEL, *own, *tokenizer]))
         return dataclasses.replace(given, sources=[[] for _ in windows], references=windows)
 
@@ -147,11 +147,11 @@ def test_generated_tokens_are_compared_too(inputs, tmp_path, monkeypatch):
     """CTranslate2 scores targets with the right bias, and reads prompts with another."""
     monkeypatch.setattr(ctranslate2, "unrepresentable", lambda config, tokenizer="": None)
     with pytest.raises(RunError, match="the ctranslate2 export does not match the model"):
-        exported("ctranslate2", tmp_path / "out", inputs(scheme("t5")))
+        exported("ctranslate2", tmp_path / "out", inputs(scheme("t5"), num_layers=2))
 
 
 def test_alibi_reads_prompts_up_to_the_positions_that_its_card_says(inputs, tmp_path):
-    given = inputs(scheme("alibi"), num_layers=1)
+    given = inputs(scheme("alibi"))
     exported("ctranslate2", tmp_path / "out", given)
     prompt = [BOS, *given.vocabulary.encode(TEXT * 30)][:2047]
     [(piece, log_p)] = CTranslate2Scorer(tmp_path / "out", given.vocabulary, 1, generator=True).continued([prompt])

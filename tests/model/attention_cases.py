@@ -198,7 +198,7 @@ def assert_all_forms_agree(case: Case, z: Tensor | None = None) -> None:
     expected[0] = expected[0] * valid if z is None else z
     tables = dict(zip(NAMES[3:], inputs[3:], strict=True))
     for name, form in FORMS.items():
-        if name == "blocks of 1" and case.num_queries > 99:
+        if name in ("blocks of 1", "blocks of 3, stored") and case.num_queries > 99:
             continue  # many small steps
         actual = results(form, inputs, weight, **options)
         with torch.no_grad():  # as in decoding

@@ -20,12 +20,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rope p": {"proportion": 0.5},
     "rope yarn": {"scaling": "yarn", "scaling_factor": 4.0, "trained_length": 300, "base": 50.0},
     "rope llama3": {"scaling": "llama3", "scaling_factor": 4.0, "trained_length": 40, "base": 50.0},
-    "rope longrope": {
-        "scaling": "longrope",
-        "scaling_factor": 4.0,
-        "trained_length": 30,
-        "long_factors": (1.0, 1.5, 2.0, 3.0),
-    },
+    "rope longrope": {"scaling": "longrope", "scaling_factor": 4, "trained_length": 30, "long_factors": (1, 1.5, 2, 3)},
     "xpos": {"scale_base": 9.0},
     "xpos partial": {"rotated_share": 0.75, "layout": "interleaved", "gamma": 0.3},
     "t5": {"buckets": 8, "max_distance": 5},
@@ -114,3 +109,8 @@ OTHERS = {
 KINDS = {**VECTORS, **OTHERS}
 TODAY = {"norm": "pre", "norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}  # a block of today
 NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}
+
+
+def layers_of(kind: str) -> int:
+    """How many a test of this kind needs: one where all are alike, but for a few kinds."""
+    return 2 if "_" in kind or kind in ("none", "rope") else 1

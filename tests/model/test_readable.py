@@ -9,7 +9,7 @@ import torch
 
 from rpr.model import readable
 from rpr.model.transformer import build_model
-from tests.model.scheme_variants import KINDS, NORM, TODAY
+from tests.model.scheme_variants import KINDS, NORM, TODAY, layers_of
 from tests.shapes import changed
 from tests.small_models import BASIC
 
@@ -39,9 +39,7 @@ def assert_same_gradients(model, found, expected, cotangent):
 def test_production_equals_the_readable_model(kind, block):
     """Of decoder-only models: test_decoder_only.py."""
     of_block = {"post": {}, "pre": {"norm": "pre", "activation": "gelu"}, "today": TODAY | {"zero_bos": False}}
-    config = changed(BASIC, **KINDS[kind], **of_block[block])
-    if "_and_" not in kind and "layers" not in kind:  # which are alike
-        config = changed(config, num_layers=1)
+    config = changed(BASIC, **KINDS[kind], **of_block[block], num_layers=layers_of(kind))
     model, weights = both_models(config)
     padded = [
         torch.nn.utils.rnn.pad_sequence([*map(torch.tensor, rows)], batch_first=True) for rows in (SOURCES, TARGETS)

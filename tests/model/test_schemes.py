@@ -9,12 +9,7 @@ from typing import get_args
 import pytest
 import torch
 
-from rpr.model.layer_positions import (
-    GivenPositions,
-    LayerPositions,
-    positions_in_training,
-    positions_of_layers,
-)
+from rpr.model.layer_positions import GivenPositions, LayerPositions, positions_in_training, positions_of_layers
 from rpr.model.positions import COLOURS, SCHEMES, Site, Tables, t5
 from rpr.model.positions.alibi import slopes_of
 from rpr.model.positions.scheme import Rotation
@@ -26,6 +21,7 @@ from tests.shapes import choices, scheme
 from tests.small_models import make_model
 
 HEADS, WIDTH, LENGTH = 2, 8, 6
+QUERIES = [0, 2, 5]  # those that are compared, and give gradients
 SIDES = pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
 
 
@@ -221,7 +217,7 @@ def by_loops(variant, learned, x, q, k, v, causal, at=range(LENGTH)):
     """At these positions; x has one row for each position from 0 on."""
     z = torch.zeros_like(q)
     for h in range(HEADS):
-        for i in range(LENGTH):
+        for i in QUERIES:
             keys = range(i + 1) if causal else range(LENGTH)
             if variant == "cope":
                 scores = cope(learned, q[0, h, i], k[0, h, : i + 1])
@@ -233,12 +229,12 @@ def by_loops(variant, learned, x, q, k, v, causal, at=range(LENGTH)):
                 clip = variant_scheme(variant).clip_distance
                 values = values + learned["values"][h][[max(-clip, min(clip, at[j] - at[i])) + clip for j in keys]]
             z[0, h, i] = scores.softmax(0) @ values
-    return z
+    return z[:, :, QUERIES]
 
 
 def by_layer(positions, x, q, k, v, causal, attention, at=None):
     given = positions.inputs(x, q, k, v, at)._replace(causal=causal)
-    return attention(**given._asdict())
+    return attention(**given._asdict())[:, :, QUERIES]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -255,19 +251,18 @@ def test_all_implementations_match_the_papers_equations(variant, causal):
         leaves = [part.clone().requires_grad_() for part in (x, *qkv)]
         z = compute(*leaves)
         parameters = dict(positions.named_parameters())
-        found = torch.autograd.grad(z, [*leaves, *parameters.values()], cotangent, allow_unused=True)
+        found = torch.autograd.grad(z, [*leaves, *parameters.values()], cotangent[:, :, QUERIES], allow_unused=True)
         return [z.detach(), *(torch.zeros(()) if gradient is None else gradient for gradient in found)]
 
     learned = dict(positions.named_parameters())
     expected = results(lambda *xqkv: by_loops(variant, learned, *xqkv, causal))
-    for name, attention in FORMS.items():
+    forms = {"auto": FORMS["auto"]} if " " in variant else FORMS  # which get the same kinds of inputs
+    for name, attention in forms.items():
         found = results(lambda *xqkv, attention=attention: by_layer(positions, *xqkv, causal, attention))
         assert_same(found, expected, name)
 
 
-@pytest.mark.parametrize(
-    "variant", ["relative", "rope", "t5", "alibi", "transformer_xl", "relative_logits", "rope log"]
-)
+@pytest.mark.parametrize("variant", ["relative", "rope log", "t5", "alibi", "transformer_xl", "relative_logits"])
 @SIDES
 def test_given_positions_are_those_of_the_equations(variant, causal):
     at = [0, 1, 3, 4, 8, 12]
