@@ -377,7 +377,7 @@ def _recipe_grid(keys: Sequence[str], variants: Sequence[Mapping[tuple[str, ...]
     # 2. Their table.
     if not rows or len({setting for tried in variants for setting in tried}) < 2:
         return
-    Group({}, (), [*rows], first.baseline_name)
+    Group({}, (), [*rows], first.baseline_name)  # the rows are compared within it
     lines = [Line((row.label, setting), row) for row, setting in rows.items()]
     steps = "" if "optim.max_steps" in keys else f"{first.max_steps:,} steps"
     parts = (first.corpus, f"model {first.model}", steps, first.hardware, first.distinctly(*keys))
