@@ -110,21 +110,29 @@ def _compositions_are_kept() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _files_of_conf_are_read_once() -> None:
-    """By Hydra, for which that is half of composing. Those of a user's folder may change."""
+    """By Hydra, for which that is half of composing; a third of the rest are interpolations in lists of defaults, of
+    which most files have none. Files of a user's folder may change.
+    """
+    from hydra._internal import defaults_list
     from hydra._internal.config_repository import ConfigRepository
+    from omegaconf import base
 
     results: dict[tuple[str, ...], bytes] = {}
     load = ConfigRepository.load_config
 
     def load_config(self: ConfigRepository, config_path: str) -> Any:
-        places = [str(source.path) for source in self.sources]
-        if len(places) > 3:  # Hydra's own, conf/ and what is registered
+        key = (config_path, *(str(source.path) for source in self.sources))
+        if len(key) > 4:  # Hydra's own, conf/ and what is registered
             return load(self, config_path)
-        key = (config_path, *places)
         if key not in results:
             results[key] = pickle.dumps(load(self, config_path))
         return pickle.loads(results[key])  # into which others are merged
 
+    def interpolation_map(overrides: Any, defaults: Sequence[Any], self_added: bool) -> Any:
+        return known(overrides, defaults, self_added) if any(one.is_interpolation() for one in defaults) else None
+
+    known, defaults_list._create_interpolation_map = defaults_list._create_interpolation_map, interpolation_map
+    base.parse = functools.cache(base.parse)
     ConfigRepository.load_config = load_config  # type: ignore[method-assign]
 
 
@@ -243,6 +251,13 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
         return printed
 
     return run
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots are neither drawn nor rendered, which takes most of the time of a report (drawn: tests/report)."""
+    monkeypatch.setattr("rpr.report.plots.Plot.figure", lambda plot: None)
+    monkeypatch.setattr("rpr.report.plots.rendered", lambda figure, kind="svg": f"<{kind}></{kind}>".encode())
 
 
 @pytest.fixture(scope="session")

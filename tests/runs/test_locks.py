@@ -131,11 +131,11 @@ def test_heartbeat_touches_the_file_and_a_takeover_ends_this_process(tmp_path, m
     with acquire(tmp_path):
         path = tmp_path / LOCK_NAME
         age(path, 50)
-        time.sleep(0.2)
+        time.sleep(0.12)
         assert time.time() - path.stat().st_mtime < 10
         with monkeypatch.context() as patch:
             patch.setattr(locks, "_read", MagicMock(side_effect=OSError(errno.EIO, "Input/output error")))
-            time.sleep(0.2)
+            time.sleep(0.12)
         assert not lost.is_set(), "an unreadable file is no takeover"
         write_remote_lock(tmp_path)
         assert lost.wait(5)
@@ -144,7 +144,7 @@ def test_heartbeat_touches_the_file_and_a_takeover_ends_this_process(tmp_path, m
 
 def test_heartbeats_alone_decide_without_flock(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", MagicMock(side_effect=OSError(errno.ENOSYS, "Function not implemented")))
-    monkeypatch.setattr(locks, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "STALE_SECONDS", 0.5)
     path = write_remote_lock(tmp_path, socket.gethostname())
     threading.Timer(0.1, os.utime, (path,)).start()
     assert_busy(tmp_path)

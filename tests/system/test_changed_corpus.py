@@ -102,6 +102,7 @@ def test_interrupted_run_resumes_only_with_same_corpus(original, run, refused):
     assert record.scores == expected.scores and record.data == expected.data
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_test_set_of_ones_own_is_scored_compared_and_reported(run, cli):
     assert {score.split for score in read_record(run / "record.json").scores} == {"news"}
     other = shutil.copytree(run, run.with_name("other"))

@@ -108,6 +108,7 @@ def test_evaluate_refuses_what_it_cannot_do_before_scoring(rope, cli, monkeypatc
         assert (out, err.count("\n")) == ("", 1) and err.startswith(f"rpr-cli: {refusal}")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_other_commands_work_on_documents(rope, corpus, tmp_path, cli):
     other = shutil.copytree(rope, tmp_path / "other")
     cli("prepare", "data=text", f"data.path={corpus}", f"data.cache_dir={tmp_path / 'cache'}")

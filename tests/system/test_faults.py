@@ -28,8 +28,8 @@ RECIPE = (
     "evaluation.beam_size=2",
 )  # fmt: skip
 SHORT = (
-    "optim.max_steps=20", "optim.warmup_steps=20", "optim.checkpoint_every_n_steps=5", "optim.keep_checkpoints=3",
-    "optim.validate_every_n_steps=10",  # right after a checkpoint is due
+    "optim.max_steps=8", "optim.warmup_steps=8", "optim.checkpoint_every_n_steps=2", "optim.keep_checkpoints=3",
+    "optim.validate_every_n_steps=4",  # right after a checkpoint is due
     "evaluation.test_splits=[test]", "evaluation.beam_size=1", "hardware.threads=1",
 )  # fmt: skip
 
@@ -87,9 +87,9 @@ INTERRUPTED = "interrupted; rerun the same command to resume from the last check
 
 
 @pytest.mark.parametrize("fault, said", [
-    (Fault("SIGKILL", "os.rename", "step00000010.ckpt"), ""),  # written, but not in its place
-    (Fault("full", "open", "step00000015.ckpt"), f"step00000015.ckpt: {FULL} command resumes from the last one\n"),
-    (Fault("SIGTERM", "open", "step00000010.ckpt"), f"rpr-cli: {INTERRUPTED}"),
+    (Fault("SIGKILL", "os.rename", "step00000004.ckpt"), ""),  # written, but not in its place
+    (Fault("full", "open", "step00000006.ckpt"), f"step00000006.ckpt: {FULL} command resumes from the last one\n"),
+    (Fault("SIGTERM", "open", "step00000004.ckpt"), f"rpr-cli: {INTERRUPTED}"),
 ], ids=lambda value: getattr(value, "kind", ""))  # fmt: skip
 def test_training_recovers_from_a_fault(fault, said, training, forks, assert_same):
     """Resumed by the same command; after SIGTERM from its folder, wherever that is."""
@@ -134,13 +134,13 @@ def test_command_recovers_from_a_fault(command, fault, training, tmp_path, forks
 
 def test_second_process_on_same_run_is_refused(training, forks, wait_for, cli, assert_same):
     """Also after the clock was set back; a third process resumes once the first was killed."""
-    first = forks.start(training.command, Fault("SIGSTOP", "os.rename", "step00000010.ckpt"))
+    first = forks.start(training.command, Fault("SIGSTOP", "os.rename", "step00000004.ckpt"))
     assert wait_for(lambda: last_step(training.run_dir) > 0, 150)
     os.utime(training.run_dir / LOCK_NAME, (time.time() + 3600,) * 2)
     (line,) = cli(*training.command, code=2).err.splitlines()
     assert "; wait for it, or stop it and rerun the command" in line
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    assert last_step(training.run_dir) < 20
+    assert last_step(training.run_dir) < 8
     assert app.main(training.command) == 0
     assert_same_run(training.expected, training.run_dir, assert_same)

@@ -17,7 +17,7 @@ from tests.system.bad_files import update_record
 from tests.system.faults import forked_jobs
 
 RECIPE = (
-    "optim.max_steps=8 optim.checkpoint_every_n_steps=2 optim.validate_every_n_steps=8 hardware.threads=1 "
+    "optim.max_steps=4 optim.checkpoint_every_n_steps=2 optim.validate_every_n_steps=4 hardware.threads=1 "
     "evaluation.test_splits=[test] evaluation.beam_size=1 evaluation.bootstrap_samples=0"
 )
 
@@ -74,7 +74,7 @@ def test_concurrent_sweep_processes_run_no_job_twice(write_sweep, tmp_path, fork
     found = records(runs)
     assert len(found) == 2 and all(record.status == "finished" for record in found.values())
     for name in found:
-        assert (runs / name / "log.txt").read_text().count("training: 8/8 steps") == 1, name
+        assert (runs / name / "log.txt").read_text().count("training: 4/4 steps") == 1, name
 
 
 def test_interrupted_parallel_sweep_interrupts_all_its_jobs(sweep_file, tmp_path, forks, wait_for):

@@ -167,7 +167,7 @@ def test_offline_run_has_what_the_runs_own_files_have(tiny_config, small_data, c
 def test_calls_that_fail_or_hang_do_not_block_training(how, tiny_config, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(loggers, "GRACE_SECONDS", 0.2)
     run_dir = tmp_path / "run"
-    logger = start(tiny_config(*RECIPE, "logger=wandb_offline", "logger.finish_timeout_seconds=1"), run_dir)
+    logger = start(tiny_config(*RECIPE, "logger=wandb_offline", "logger.finish_timeout_seconds=0.2"), run_dir)
     process = logger._service
     process.send_signal(how)
     began = time.monotonic()
