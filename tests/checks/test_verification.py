@@ -31,7 +31,7 @@ from rpr.model.beam_search import Search
 from rpr.model.positions.rope import Rope
 from rpr.model.stack import Encoded
 from rpr.model.transformer import Transformer
-from tests.model.scheme_variants import KINDS, NORM, TODAY, VECTORS
+from tests.model.scheme_variants import KINDS, NORM, TODAY, VECTORS, layers_of
 from tests.shapes import scheme
 from tests.small_models import LEARNED, NO_TABLES, SINUSOIDAL, SOURCES, TARGETS, make_model
 
@@ -100,7 +100,7 @@ QUICK = (
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in KINDS])
 def test_every_position_scheme_is_decoded_with_caches_padded_and_shifted(kind):
-    model = exact(norm=NORM[kind], **(NO_TABLES if kind in VECTORS else {}) | KINDS[kind])
+    model = exact(norm=NORM[kind], num_layers=layers_of(kind), **(NO_TABLES if kind in VECTORS else {}) | KINDS[kind])
     assert_outcome(cached_decoding(model, SHORT, 200, "cached decoding"), "passed")
     assert_outcome(padding_invariance(model, SHORT, 200), "passed")
     invariant = model.config.encoder_positions.shift_invariant

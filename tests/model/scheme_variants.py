@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "query_log_floor": 3,
     },
     "fox": {},
-    "fire": {"initial_threshold": 9.0},
+    "fire": {"initial_threshold": 2.0},
     "cope": {"num_positions": 4},
     "pope": {},
     "selective_rope": {"rank": 3, "base": 7.0},

@@ -131,7 +131,7 @@ def _parquet(columns: dict[str, list[str]]) -> bytes:
 TEXTS = st.lists(st.sampled_from([*"ab \n\t\r", "the dog", "é", "漢", "\u2581", "\u2585"]), max_size=20).map("".join)
 
 
-@sized(40, TEXTS, st.integers(1, 12))
+@sized(25, TEXTS, st.integers(1, 12))
 @example("the dog", 5)  # within a word
 @example("é漢", 1)  # within a character
 @example("x" * 25_000 + "the dog", 10)

@@ -38,7 +38,7 @@ OVERRIDES = st.builds(
 )
 
 
-@sized(8, st.lists(OVERRIDES, min_size=1, max_size=2))
+@sized(5, st.lists(OVERRIDES, min_size=1, max_size=2))
 @example(["seed=" + "9" * 5000])
 @example(["data.test_name=" + "[" * 2000])
 @example(["optim.learning_rate_scale=1e400"])

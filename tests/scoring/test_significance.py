@@ -42,16 +42,15 @@ def test_equals_sacrebleu_paired_tests(two_systems, monkeypatch, name, metric, i
     first, second, references = two_systems
     monkeypatch.setenv("SACREBLEU_SEED", "99")
     ours = [all_scores(side, references, "de")[index].statistics for side in (first, second)]
-    found = paired_tests(*ours, samples=400, trials=900, seed=99)
-    for kind, samples, p in (("bs", 400, found.p_bootstrap), ("ar", 900, found.p_randomisation)):
+    found = paired_tests(*ours, samples=200, trials=400, seed=99)
+    for kind, samples, p in (("bs", 200, found.p_bootstrap), ("ar", 400, found.p_randomisation)):
         systems = [("first", first), ("second", second)]
         _, theirs = PairedTest(systems, {name: metric}, [references], test_type=kind, n_samples=samples)()
         assert found.difference == pytest.approx(theirs[name][1].score - theirs[name][0].score, abs=1e-6)
         assert p == pytest.approx(theirs[name][1].p_value, abs=1.5 / samples), kind
         assert 0.001 < p < 0.5
-    within = interval(ours[1], 400, seed=99)
-    metric.corpus_score(second, [references], n_bootstrap=400)
-    score = metric.corpus_score(second, [references], n_bootstrap=400)
+    within = interval(ours[1], 200, seed=99)
+    score = metric.corpus_score(second, [references], n_bootstrap=200)
     assert (within.high - within.low) / 2 == pytest.approx(score._ci, abs=1e-3)
     assert within.low < ours[1].score < within.high
 

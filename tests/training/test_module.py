@@ -55,7 +55,8 @@ def expected():
 @pytest.mark.parametrize("ranks", [1, 4, 8])
 def test_gradient_does_not_depend_on_microbatches_and_ranks(ranks, tiny_config, small_data, expected):
     """Emulates Lightning, which divides a loss by the number of microbatches, and DDP's mean over the ranks."""
-    config = tiny_config("model.dropout=0", f"optim.microbatches_per_step={MICROBATCHES}", "position.clip_distance=3")
+    small = ("optim.max_tokens_per_microbatch=128", "position.clip_distance=3", "model.dropout=0")
+    config = tiny_config(*small, f"optim.microbatches_per_step={MICROBATCHES}")
     if not expected:
         expected.update(gradient_by_sentence(config, small_data))
     module = module_of(config, small_data)
