@@ -15,7 +15,7 @@ from rpr.sweep.status import Job, cost_line, new_job
 from tests.data.helpers import write_lines
 from tests.fake_records import make_run
 
-NEED_A_PATH = ("shakespeare", "compare_k", "compare_schemes")
+NEED_A_PATH = ("shakespeare", "compare_k", "compare_schemes", "lm_converged")
 
 
 @functools.cache
