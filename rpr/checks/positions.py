@@ -41,12 +41,7 @@ Numbers = dict[str, Any]  # as in positions.json
 
 
 def measure(
-    model: Transformer,
-    pairs: Pairs,
-    *,
-    max_distance: int,
-    max_tokens_per_batch: int,
-    progress: Progress | None = None,
+    model: Transformer, pairs: Pairs, *, max_distance: int, max_tokens_per_batch: int, progress: Progress | None = None
 ) -> Numbers:
     """All the numbers, by the keys of DEFINITIONS: lists `tables`, `absolute` and `biases` (empty if the model has
     none), with an entry for each stack or for the layers, from 1, that share them; `attention`, with one for each
@@ -56,6 +51,7 @@ def measure(
     bounds rows * longest side n of a batch (a longer pair: alone), and one layer's attention is in memory at a time:
     rows * n * n numbers per head. `progress` gets (measured, total) pairs after each batch.
     """
+    # 1. Hooks that see the inputs of all layers.
     assert not model.training, "attention without dropout: call model.eval() first"
     assert len(pairs) > 0, "at least one pair is needed to measure attention"
     stacks = [_StackAttention(stack, max_distance) for stack in model.stacks()]
@@ -63,6 +59,7 @@ def measure(
     with ExitStack() as hooks, torch.inference_mode():
         for stack in stacks:
             stack.register_hooks(hooks)
+        # 2. Sums over the batches.
         for batch in pair_batches(pairs, max_tokens_per_batch, model.embedding_VM.device):
             for stack, ids in zip(stacks, model.inputs(*batch), strict=True):
                 stack.start_batch(ids != PAD)
@@ -70,6 +67,7 @@ def measure(
             measured += len(batch[0])
             if progress is not None:
                 progress(measured, len(pairs))
+    # 3. The numbers.
     assert all(sums.any() for stack in stacks for sums in stack.sums_HW), "the hook of a layer did not run"
     return {
         "num_sentences": len(pairs),

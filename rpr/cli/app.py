@@ -72,6 +72,7 @@ _USAGE = [
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 success, 1 a job failed, 2 invalid input."""
+    # 1. Streams and environment, for whatever follows and is printed.
     arguments = list(sys.argv[1:] if argv is None else argv)
     system.reopen_closed_fds()
     system.replace_unencodable()
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     environment.set_up()
     name = arguments[0] if arguments else "--help"
     code = 0
-    try:
+    try:  # 2. The command; what ends it becomes a line and an exit code.
         with exit_on_sigterm():
             code = _run(name, [_quote_home(word) for word in _take_schemes_dir(arguments[1:])])
         sys.stdout.flush()

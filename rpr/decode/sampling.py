@@ -59,18 +59,15 @@ class Continuation:
 
 
 def continuations(
-    engine: Engine,
-    vocabulary: Vocabulary,
-    prompts: Rows,
-    sampling: SamplingConfig,
-    max_tokens_per_batch: int,
+    engine: Engine, vocabulary: Vocabulary, prompts: Rows, sampling: SamplingConfig, max_tokens_per_batch: int,
     on_text: OnText | None = None,
-) -> list[list[Continuation]]:
+) -> list[list[Continuation]]:  # fmt: skip
     """The `num_samples` continuations of each prompt, in order. With `on_text`, which gets their text piece by piece,
     they are made one after another, otherwise in batches. The prompts are all that the model reads before, from BOS or
     with it: at least one token ID each. Raises ConfigError if a prompt is too long for the positions or, with
     `max_new_tokens`, for those that are learned, RunError if the model gives no finite probability.
     """
+    # 1. A row for each sample, in batches of similar length, or alone.
     _check(engine.model, prompts, sampling)
     by_prompt = [[Continuation() for _ in range(sampling.num_samples)] for _ in prompts]
     rows = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(sampling.num_samples)]
@@ -82,12 +79,14 @@ def continuations(
             for step in _steps(engine.model, [prompts[prompt] for prompt, _ in of_batch], of_batch, sampling):
                 if not bool(step.log_p_B.isfinite().all()):
                     raise not_finite(", so nothing follows")
+                # 2. The new piece of each row; a stop text ends it as EOS does.
                 for place, (row, piece) in enumerate(zip(step.sentence_B.tolist(), step.piece_B.tolist(), strict=True)):
                     prompt, sample = of_batch[row]
                     continuation = by_prompt[prompt][sample]
                     before = len(continuation.settled(sampling.stop))
                     continuation.add(piece, vocabulary, sampling.stop)
                     step.leaves_B[place] |= continuation.finished
+                    # 3. What no later piece can change is shown.
                     if on_text is not None:
                         ends = bool(step.leaves_B[place])
                         on_text((continuation.text if ends else continuation.settled(sampling.stop))[before:], ends)

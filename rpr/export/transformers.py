@@ -72,6 +72,7 @@ def position_rows(config: TransformerConfig, longest: int) -> int | None:
 
 def write_model(model: Transformer, _names: Sequence[str], folder: Path, longest: int) -> None:
     """Write config.json, generation_config.json, model.safetensors and the tokenizer to an existing `folder`."""
+    # 1. The settings, by the names of GPT-2 or, with rotations, GPT-NeoX.
     config = model.config
     (stack,) = model.stacks()
     rotation = stack.shape.scheme.rotation(stack.shape.site)
@@ -79,24 +80,20 @@ def write_model(model: Transformer, _names: Sequence[str], folder: Path, longest
     ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     common = {"vocab_size": config.vocabulary_size, "tie_word_embeddings": False, "dtype": "float32", **ids}
     own = {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "n_positions": rows,
-        "n_embd": config.d_model,
-        "n_layer": config.num_layers,
-        "n_head": config.num_heads,
-        "n_inner": config.d_ff,
-        "activation_function": config.activation,
-        "layer_norm_epsilon": config.norm_epsilon,
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_positions": rows, "n_embd": config.d_model,
+        "n_layer": config.num_layers, "n_head": config.num_heads, "n_inner": config.d_ff,
+        "activation_function": config.activation, "layer_norm_epsilon": config.norm_epsilon,
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-    }
+    }  # fmt: skip
     if rotation is not None:
         own = _neox_config(config, rotation, stack.shape.site, longest)
     _write(folder / "config.json", {**common, **own})
     _write(folder / "generation_config.json", {"do_sample": False, "suppress_tokens": [PAD, BOS], **ids})
+    # 2. The weights.
     weights = _weights(model, rotation, rows)
     weights = {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    # 3. The tokenizer of bytes.
     _write(folder / "tokenizer.json", _tokenizer())
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -104,15 +101,14 @@ def write_model(model: Transformer, _names: Sequence[str], folder: Path, longest
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # `<s>` in a text is text
         "padding_side": "left",  # generation continues the end of every row of a batch
-        "pad_token": _SPECIAL[PAD],
-        "unk_token": _SPECIAL[UNK],
-        "bos_token": _SPECIAL[BOS],
-        "eos_token": _SPECIAL[EOS],
-    }
+        "pad_token": _SPECIAL[PAD], "unk_token": _SPECIAL[UNK],
+        "bos_token": _SPECIAL[BOS], "eos_token": _SPECIAL[EOS],
+    }  # fmt: skip
     _write(folder / "tokenizer_config.json", settings if rows is None else {**settings, "model_max_length": rows})
 
 
 def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, longest: int) -> dict[str, Any]:
+    # 1. What is rotated, and how it is scaled.
     share = rotation.width / site.d_head
     if int(share * site.d_head) < rotation.width:  # as transformers computes the width
         share = math.nextafter(share, 1)
@@ -125,15 +121,12 @@ def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, long
         factor, trained_length = rotation.yarn
         longest = round(factor * trained_length)  # transformers 4.53 takes their ratio for the factor
         rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained_length}
+    # 2. The model.
     return {
-        "architectures": ["GPTNeoXForCausalLM"],
-        "model_type": "gpt_neox",
-        "max_position_embeddings": longest,
-        "hidden_size": config.d_model,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.d_ff,
-        "hidden_act": config.activation,
+        "architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox",
+        "max_position_embeddings": longest, "hidden_size": config.d_model,
+        "num_hidden_layers": config.num_layers, "num_attention_heads": config.num_heads,
+        "intermediate_size": config.d_ff, "hidden_act": config.activation,
         "layer_norm_eps": config.norm_epsilon,
         "use_parallel_residual": False,
         "attention_bias": False,
@@ -142,7 +135,7 @@ def _neox_config(config: TransformerConfig, rotation: Rotation, site: Site, long
         "rotary_pct": rope["partial_rotary_factor"],
         "rotary_emb_base": rotation.base,
         "rope_scaling": None if rope["rope_type"] == "default" else rope,
-    }
+    }  # fmt: skip
 
 
 def _weights(model: Transformer, rotation: Rotation | None, rows: int | None) -> dict[str, Tensor]:

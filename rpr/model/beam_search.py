@@ -173,14 +173,9 @@ def most_probable(log_p_BV: Tensor, sentence_B: Tensor) -> Tensor:
 
 
 def extensions(
-    model: Transformer,
-    state: DecoderState,
-    piece_B: Tensor,
-    limit_B: Tensor,
-    eos: int,
-    choose: Callable[[Tensor, Tensor], Tensor],
-    min_length: int = 0,
-) -> Iterator[Extension]:
+    model: Transformer, state: DecoderState, piece_B: Tensor, limit_B: Tensor, eos: int,
+    choose: Callable[[Tensor, Tensor], Tensor], min_length: int = 0,
+) -> Iterator[Extension]:  # fmt: skip
     """Extend one hypothesis of each sentence of a state by a piece at a time, from the first ones fed, until EOS or its
     limit of pieces. A sentence then leaves the batch, also where the caller sets `leaves_B`. `choose` gives the pieces
     that follow, from their log p [B, V] and the sentences' indices [B]. For callers in inference mode.
@@ -188,6 +183,7 @@ def extensions(
     sentence_B = torch.arange(len(limit_B), device=limit_B.device)
     log_p_B = torch.zeros(len(limit_B), dtype=torch.float64, device=limit_B.device)
     for length in itertools.count(1):
+        # 1. The pieces that follow, chosen in parts, which bounds the memory of log p.
         hidden_BM = model.next_hidden(piece_B[:, None], state)
         never = _never(model, eos, length, min_length)
         chosen = []
@@ -197,8 +193,10 @@ def extensions(
             chosen.append((piece_P, log_p_PV.gather(1, piece_P[:, None])[:, 0]))
         piece_B, more_B = map(torch.cat, zip(*chosen, strict=True))
         log_p_B = log_p_B + more_B
+        # 2. The caller sees the step, and may end sentences.
         step = Extension(sentence_B, piece_B, log_p_B, (piece_B == eos) | (limit_B <= length))
         yield step
+        # 3. Those that are done leave.
         leaving = step.leaves_B.nonzero()[:, 0]
         if len(leaving) == len(piece_B):
             return

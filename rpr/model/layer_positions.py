@@ -192,18 +192,13 @@ class LayerPositions(nn.Module):
         return change
 
     def inputs(
-        self,
-        x_BPM: Tensor,
-        q_BHPD: Tensor,
-        k_BHPD: Tensor,
-        v_BHPD: Tensor,
-        given: GivenPositions | None = None,
-        hidden: Tensor | None = None,
-        running: Running | None = None,
-    ) -> AttentionInputs:
+        self, x_BPM: Tensor, q_BHPD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor, given: GivenPositions | None = None,
+        hidden: Tensor | None = None, running: Running | None = None,
+    ) -> AttentionInputs:  # fmt: skip
         """What the attention of a layer with input x is computed from, at these positions (None: 0, 1, ...); `hidden`
         and `running` as in `rotate`, of whole texts.
         """
+        # 1. Queries and keys, turned to their positions.
         positions_P, max_distance = given = given or consecutive(x_BPM.shape[1], x_BPM.device)
         if self.scheme.has_angles:
             q_BHPD, k_BHPD = self.rotate(x_BPM, q_BHPD, k_BHPD, hidden, running)
@@ -211,18 +206,13 @@ class LayerPositions(nn.Module):
         changes = self.scheme.has_scores and not self.scheme.ADDS_TO_SCORES
         if changes and q_BHPD.shape == v_BHPD.shape:  # each product would copy heads of a projection
             q_BHPD, k_BHPD, v_BHPD = torch.stack([q_BHPD, k_BHPD, v_BHPD])
+        # 2. What the scheme adds to products of queries and keys.
         tables = self.at(max_distance, x_BPM.device)
         return AttentionInputs(
-            q_BHPD,
-            k_BHPD,
-            v_BHPD,
-            *tables,
-            *self.of_input(x_BPM, positions_P[None]),
-            labels=given.rows(tables),
+            q_BHPD, k_BHPD, v_BHPD, *tables, *self.of_input(x_BPM, positions_P[None]), labels=given.rows(tables),
             change_scores=self.change_scores(q_BHPD, _column(positions_P), positions_P),
-            slopes=self.scheme.slopes(self.site),
-            change_adds=self.scheme.ADDS_TO_SCORES,
-        )
+            slopes=self.scheme.slopes(self.site), change_adds=self.scheme.ADDS_TO_SCORES,
+        )  # fmt: skip
 
     @property
     def _learned(self) -> dict[str, Tensor]:

@@ -77,6 +77,7 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
     problems, stop = {}, signal.SIGTERM
     try:
         while waiting or running:
+            # 1. As many jobs as may run at once.
             while waiting and len(running) < at_once:
                 job, command = waiting.pop(0)
                 if not sys.stderr.isatty():  # a terminal shows the bars of rpr.sweep.status instead
@@ -84,6 +85,7 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
                     print(f"sweep {sweep}: {number}: {job.config.run_dir_name}", file=sys.stderr, flush=True)
                 with signals_deferred():  # else it could be left without its request, or be forgotten below
                     running[_start(job, command, options, at_once)] = job
+            # 2. Those that have ended, and what was wrong with them.
             if not (finished := [process for process in running if process.poll() is not None]):
                 time.sleep(_POLL_SECONDS)
             for process in finished:
@@ -102,6 +104,7 @@ def run(jobs: Sequence[Job], commands: Sequence[str], options: Options, sweep: s
 
 def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess.Popen[bytes]:
     """Start a job; Ctrl-C reaches only this process, as the job has a session of its own."""
+    # 1. What the job is told.
     sharing = max(map(options.gpus.count, options.gpus), default=options.jobs or 1)  # at most, a device
     request = {
         "parent": os.getpid(),
@@ -111,11 +114,12 @@ def _start(job: Job, command: str, options: Options, at_once: int) -> subprocess
         "gpus": options.gpus,
     }
     environment = for_child()
-    # More threads than cores wait for each other: several times slower. As many when few of the sweep's jobs are left:
-    # with other threads a resumed run would round otherwise than one that never stopped, and than its other seeds. Each
-    # of several ranks has one, as without a sweep.
+    # 2. More threads than cores wait for each other: several times slower. As many when few of the jobs are left: with
+    # other threads a resumed run would round otherwise than one that never stopped, and than its other seeds. Each of
+    # several ranks has one, as without a sweep.
     if (shared_by := options.jobs or 1) > 1 and job.config.hardware.num_ranks == 1:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, system.num_cores() // shared_by)))
+    # 3. The process, which reads its request from stdin.
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "rpr.sweep.pool"],
         env=environment,

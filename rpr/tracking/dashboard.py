@@ -27,6 +27,7 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
     import wandb
 
     try:
+        # 1. The server can be reached, and knows the user.
         settings = wandb.setup(settings=wandb.Settings(silent=True)).settings
         if logger.mode != "online" or settings.mode in ("offline", "dryrun", "disabled"):
             mode = f"logger.mode {logger.mode}, WANDB_MODE {settings.mode}"
@@ -35,6 +36,7 @@ def create(sweep: str | None, title: str | None, logger: LoggerConfig) -> str:
             raise ConfigError("logger: no W&B key found; set WANDB_API_KEY, or run `wandb login`")
         api = wandb.Api(timeout=TIMEOUT_SECONDS)
         entity = str(logger.entity or api.settings["entity"] or api.default_entity)  # WANDB_ENTITY, as for runs
+        # 2. What the newest runs are scored by, if anything.
         of_sweep = {} if sweep is None else {"group": sweep}
         runs = api.runs(f"{entity}/{logger.project}", filters=of_sweep, order="-created_at")
         names = {name for run in itertools.islice(runs, MAX_RUNS_READ) for name in run.summary.keys()}  # noqa: SIM118

@@ -93,6 +93,7 @@ def fit(
 
 
 def _trainer(config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], logger: Logger | None) -> pl.Trainer:
+    # 1. Lightning does what BatchSpec and our callbacks leave to it, and prints nothing.
     hardware, optim = config.hardware, config.optim
     accumulate = accumulation(optim.microbatches_per_step, hardware.num_ranks)
     trainer = pl.Trainer(
@@ -117,8 +118,8 @@ def _trainer(config: TrainConfig, run_dir: Path, callbacks: list[pl.Callback], l
         enable_model_summary=False,
         default_root_dir=run_dir,
     )
-    # With several ranks Lightning shares a SIGTERM flag before every microbatch, which synchronises the GPU. Ours may
-    # die at once: a run can always resume from its files.
+    # 2. With several ranks Lightning shares a SIGTERM flag before every microbatch, which synchronises the GPU. Ours
+    # may die at once: a run can always resume from its files.
     loop = trainer.fit_loop.epoch_loop
     if hasattr(loop, "_broadcast_sigterm_tensor"):
         loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]

@@ -40,21 +40,19 @@ def run_worker(
     The worker inherits the descriptors `keep_open` (locks); its output goes to `log`, or to that of this process.
     Raises ConfigError for several nodes unless SLURM has started this process on each, TimeLimitReached at its limit.
     """
+    # 1. One process, or torchrun, which starts one for each rank.
     command, environment, grace = [sys.executable, "-P", "-m", module, str(job)], for_child(), GRACE_SECONDS
     if hardware.num_ranks > 1:
         command[3:3] = ["rpr.training.launch", *_torchrun(hardware), "-m"]
         environment.setdefault("OMP_NUM_THREADS", str(hardware.threads or 1))
         grace = TORCHRUN_GRACE_SECONDS
+    # 2. Ctrl-C reaches this process alone, which then ends the worker cleanly.
     with contextlib.nullcontext() if log is None else log.open("ab") as output:
         worker = subprocess.Popen(
-            command,
-            env=environment,
-            preexec_fn=partial(_in_child, os.getpid()),
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the worker cleanly
-            pass_fds=tuple(keep_open),
-            stdout=output,
-            stderr=output,
-        )
+            command, env=environment, preexec_fn=partial(_in_child, os.getpid()), start_new_session=True,
+            pass_fds=tuple(keep_open), stdout=output, stderr=output,
+        )  # fmt: skip
+    # 3. It ends before this process does.
     try:
         with unhandled_sigcont(), exit_on_sigterm():
             code = worker.wait()

@@ -58,6 +58,7 @@ class _ProjectedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden_NM: Tensor, embedding_VM: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+        # 1. The loss of a token is log(sum exp) - target * its score - other * the sum of all scores.
         vocabulary_size = embedding_VM.shape[0]
         other = smoothing / (vocabulary_size - 1)
         target = 1 - smoothing - other
@@ -68,6 +69,7 @@ class _ProjectedLoss(torch.autograd.Function):
         grad_hidden_NM = torch.empty_like(hidden_NM, dtype=wide) if wanted else None
         grad_embedding_VM = None if len(hidden_NM) else torch.zeros_like(embedding_VM)
         total = torch.zeros((), dtype=wide, device=hidden_NM.device)
+        # 2. In chunks, as all scores may be more than the memory holds; the scores become the softmax in place.
         rows = chunk_rows(hidden_NM, vocabulary_size)
         for start in range(0, hidden_NM.shape[0], rows):
             chunk = slice(start, start + rows)
@@ -81,6 +83,7 @@ class _ProjectedLoss(torch.autograd.Function):
             total -= other * (hidden_CM.to(wide) @ embedding_sum_M.to(wide)).sum()
             if grad_hidden_NM is None:
                 continue
+            # 3. Both gradients while the softmax is there.
             expected_CM = (powers_CV.to(narrow_VM.dtype) @ narrow_VM) / sum_C1
             grad_hidden_NM[chunk] = expected_CM - target * embedding_VM[targets_C1[:, 0]] - other * embedding_sum_M
             powers_CV.scatter_add_(1, targets_C1, -target * sum_C1)  # one element of each row: no collisions

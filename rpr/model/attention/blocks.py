@@ -88,10 +88,11 @@ class BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz_BHQD: Tensor, dsums_BHQ: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        # 1. Whole gradients, to which the parts are written; those of projections in their layout.
         *tables, queries_BHQX, key_bias_BHK = ctx.saved_tensors[:5]
         saved = ctx.saved_tensors[5:]
         d_queries = d_bias = None
-        if queries_BHQX is not None:  # in the layout of a projection
+        if queries_BHQX is not None:
             d_queries = torch.empty_like(queries_BHQX.transpose(1, 2), memory_format=torch.contiguous_format)
             d_queries = d_queries.transpose(1, 2)
         if key_bias_BHK is not None:
@@ -99,6 +100,7 @@ class BlockwiseAttention(torch.autograd.Function):
         d_qkv = _gradient_buffers(dz_BHQD, ctx.num_keys, ctx.width)
         d_tables = [None if table is None else torch.zeros_like(table) for table in tables]
         with torch.autocast(dz_BHQD.device.type, enabled=False):
+            # 2. Each part from what its forward pass has kept; tables sum over the parts.
             parts = list(_parts(dz_BHQD, ctx.num_keys, ctx.layout))
             size, others = len(saved) // len(parts), len(_Kept._fields) - 1
             for number, at in enumerate(parts):
@@ -137,6 +139,7 @@ def _forward(
     given: AttentionInputs, at: Part, tables: PartTables, layout: Layout, log_sums_BHQ: Tensor | None
 ) -> tuple[Tensor, _Kept]:
     """z of a part, [G, Q, D]; the logarithms of its sums of exponentials are written into `log_sums_BHQ`."""
+    # 1. Heads first, one matrix each; the anchor is added to all values.
     _, values, _ = tables
     q_BHQD = given.q[at]
     q_GQD = _heads_first(torch.mul, q_BHQD, given.scale)  # both terms of equation 5 are scaled
@@ -148,6 +151,7 @@ def _forward(
     key_bias_HBK = None if key_bias is None else key_bias[at].transpose(0, 1)
     kept = _Kept(q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, None, ())
     z_GQD = q_GQD.new_empty(*q_GQD.shape[:2], v_GKD.shape[-1])
+    # 2. The products of each block, and the sums of its weights by row of the value table.
     whole = layout.queries_per_block is None
     sums_GQW = None if values is None or whole else values.zero_sums(q_GQD)
     weights_of = _weights_of(kept, tables, layout, q_BHQD.shape[1], log_sums_BHQ)
@@ -162,6 +166,7 @@ def _forward(
             z_GQD[:, block.queries] = torch.bmm(weights_GQK, v_GKD[:, block.keys])
         if values is not None:
             sums_GQW = values.sums(weights_GQK, block, sums_GQW)
+    # 3. The term of the value table, of all blocks at once.
     if values is not None and sums_GQW is not None:
         values.add_product(z_GQD, sums_GQW)
     return z_GQD, kept._replace(sums_GQW=sums_GQW, weights=tuple(weights))
@@ -171,6 +176,7 @@ def _backward(
     dz_BHQD: Tensor, dlog_sums_GQ1: Tensor | None, tables: PartTables, kept: _Kept, layout: Layout
 ) -> tuple[tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
     """The gradients of a part: of q, k, v, the distance queries and the key bias, [G, ...]; of its tables."""
+    # 1. What the blocks add to; with one block products are written where they belong.
     keys, values, bias = tables
     q_GQD, k_GKD, v_GKD, queries_GQX, key_bias_HBK, sums_GQW, stored = kept
     scale = v_GKD.shape[-1] ** -0.5
@@ -178,7 +184,7 @@ def _backward(
     projected_GQW = None if values is None else values.project(dz_GQD)
     dq_GQD, dk_GKD, dv_GKD = torch.empty_like(q_GQD), torch.empty(0), torch.empty(0)
     dsums_GQW = dbias_table = dkey_bias_GK = None
-    # What multiplies the key table, and its gradient.
+    # 2. What multiplies the key table, and its gradient.
     x_GQX, alpha = (q_GQD, scale) if queries_GQX is None else (queries_GQX, 1.0)
     dx_GQX = dq_GQD if queries_GQX is None else torch.zeros_like(queries_GQX)
     drows_TWX = None
@@ -191,6 +197,7 @@ def _backward(
         wide = torch.float32 if k_GKD.dtype in HALF else k_GKD.dtype
         dk_GKD, dv_GKD = torch.zeros_like(k_GKD, dtype=wide), torch.zeros_like(v_GKD, dtype=wide)
         dsums_GQW = None if keys is None or drows_TWX is not None else keys.zero_sums(q_GQD)
+    # 3. Of each block the gradient of the scores, and what follows from it.
     weights_of = None if stored else _weights_of(kept, tables, layout, dz_BHQD.shape[1])
     for number, block in enumerate(layout.blocks(q_GQD.shape[1], k_GKD.shape[1])):
         queries, of_keys = block.queries, block.keys
@@ -223,6 +230,7 @@ def _backward(
             if layout.with_sums or dscores_GQK.dtype in HALF:  # as `bias_of_keys` says
                 own_Q = own_keys(layout.first_query + queries.start, block.num_queries, dkey_bias_GK)
                 dkey_bias_GK.index_add_(1, own_Q, dscores_GQK.sum(2, dtype=dkey_bias_GK.dtype), alpha=-1)
+    # 4. The terms of the tables, of all blocks at once.
     dkey_table = dvalue_table = None
     if keys is not None and drows_TWX is not None:
         dkey_table = keys.of_all_rows(drows_TWX)
@@ -239,17 +247,20 @@ def _weights_of(
     kept: _Kept, tables: PartTables, layout: Layout, num_heads: int, log_sums_BHQ: Tensor | None = None
 ) -> Callable[[Block], Tensor]:
     """The function that computes P of any block of a part's queries, [G, Q, K], and fills `log_sums_BHQ`."""
+    # 1. For all blocks at once: the scores by row of the key table, [G, Q, W], are few.
     q_GQD, k_GKD, _, queries_GQX, key_bias_HBK, *_ = kept
     keys, _, bias = tables
-    projected_GQW = None  # for all blocks at once: [G, Q, W] is small, or nothing
+    projected_GQW = None
     if keys is not None:
         projected_GQW = keys.project(q_GQD if queries_GQX is None else queries_GQX)
 
     def weights(block: Block) -> Tensor:
+        # 2. The products, in one buffer to which all else is added.
         scores_GQK = scores_buffer(q_GQD.shape[0], block.num_queries, block.num_keys, like=q_GQD)
         torch.bmm(q_GQD[:, block.queries], k_GKD[:, block.keys].transpose(1, 2), out=scores_GQK)
         if keys is not None and projected_GQW is not None:
             keys.add_to_scores(scores_GQK, projected_GQW, block)
+        # 3. Biases by distance and by key, and what is hidden.
         scores_HBQK = scores_GQK.view(num_heads, -1, block.num_queries, block.num_keys)
         mask_bias = layout.mask_bias(block, like=scores_GQK)
         if bias is not None:
@@ -262,6 +273,7 @@ def _weights_of(
             scores_HBQK.add_(bias_of_keys(*of_block, relative=layout.with_sums))
         if mask_bias is not None:
             scores_HBQK.add_(mask_bias if mask_bias.dim() == 2 else mask_bias.transpose(0, 1))
+        # 4. The weights take the place of the scores.
         if log_sums_BHQ is not None:
             of_block_HBQ = scores_HBQK.to(log_sums_BHQ.dtype).logsumexp(-1)
             log_sums_BHQ[..., block.queries] = of_block_HBQ.transpose(0, 1)

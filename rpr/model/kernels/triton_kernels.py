@@ -117,6 +117,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """z (without the value table's term), lse = log sum exp of the logits, and band: the logits by table row."""
+    # 1. The tile of queries, and where its head begins in each tensor.
     num_tiles = (num_queries + Q_TILE - 1) // Q_TILE
     first = tl.program_id(0) % num_tiles * Q_TILE
     h = (tl.program_id(0) // num_tiles % num_heads).to(tl.int64)
@@ -137,14 +138,14 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     local_Q = tl.arange(0, Q_TILE)
     inside_Q = queries_Q < num_queries
     q_QD = _load_rows(q_ptr + b * q_stride_b + h * q_stride_h, queries_Q, q_stride_q, num_queries, D_HEAD, D_TILE)
-
+    # 2. A softmax whose maximum and sums run over the keys.
     wide: tl.constexpr = lse_ptr.dtype.element_ty
     acc_QD = tl.full([Q_TILE, D_TILE], 0.0, wide)
     highest_Q = tl.full([Q_TILE], float("-inf"), wide)  # the running maximum, and sums relative to it
     total_Q = tl.full([Q_TILE], 0.0, wide)
     left_Q = tl.full([Q_TILE], 0.0, wide)
     right_Q = tl.full([Q_TILE], 0.0, wide)
-
+    # 3. Tiles of keys on the left, near and on the right.
     low, high = first_query + first, first_query + first + Q_TILE - 1  # positions of the first and last query
     keys_start, near_start, near_stop, keys_stop = _sides(
         low, high, near_clip, num_keys, window, K_TILE, CAUSAL, WINDOWED
@@ -196,8 +197,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
                     tl.store(band_ptr + offsets_QK, logits_QK, mask=cells_QK)
             v_KD = _load_rows(v_ptr, keys_K, v_stride_k, num_keys, D_HEAD, D_TILE)
             acc_QD = acc_QD * rescale_Q[:, None] + tl.dot(p_QK.to(v_KD.dtype), v_KD, input_precision=PRECISION)
-
-    # +inf where nothing is visible: every exp2(logit - lse) is then 0, here and in the backward pass.
+    # 4. The results; lse is +inf where nothing is visible: every exp2(logit - lse) is then 0, backward too.
     lse_Q = tl.where(total_Q == 0.0, float("inf"), _as_logit(total_Q, highest_Q))
     tl.store(lse_ptr + local_Q, lse_Q, mask=inside_Q)
     acc_QD /= tl.where(total_Q == 0.0, 1.0, total_Q)[:, None]
@@ -220,6 +220,7 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
     MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """delta = sum of dz * z (for the key kernel too), dq (without the key table's term), and dR, as S was made."""
+    # 1. The tile of queries, and where its head begins in each tensor.
     num_tiles = (num_queries + Q_TILE - 1) // Q_TILE
     first = tl.program_id(0) % num_tiles * Q_TILE
     h = (tl.program_id(0) // num_tiles % num_heads).to(tl.int64)
@@ -249,14 +250,14 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
     z_QD = _load_rows(z_ptr + z_offset, queries_Q, z_stride, num_queries, D_HEAD, D_TILE)
     delta_Q = tl.sum(dz_QD.to(wide) * z_QD.to(wide), 1)
     lse_Q = tl.load(lse_ptr + local_Q, mask=inside_Q, other=float("inf"))
-
+    # 2. What is summed over the keys.
     dq_QD = tl.full([Q_TILE, D_TILE], 0.0, wide)
     left_Q = tl.full([Q_TILE], 0.0, wide)
     right_Q = tl.full([Q_TILE], 0.0, wide)
     p_left_Q = tl.full([Q_TILE], 0.0, wide)
     p_right_Q = tl.full([Q_TILE], 0.0, wide)
     excess_Q = tl.full([Q_TILE], 0.0, wide)
-
+    # 3. Tiles of keys on the left, near and on the right.
     low, high = first_query + first, first_query + first + Q_TILE - 1  # positions of the first and last query
     keys_start, near_start, near_stop, keys_stop = _sides(
         low, high, near_clip, num_keys, window, K_TILE, CAUSAL, WINDOWED
@@ -315,7 +316,7 @@ def backward_query_kernel(  # type: ignore[no-untyped-def]
                     offsets_QK = local_Q[:, None] * key_rows + distance_QK + key_clip
                     tl.store(dr_ptr + offsets_QK, ds_QK, mask=cells_QK)
             dq_QD += tl.dot(ds_QK.to(k_KD.dtype), k_KD, input_precision=PRECISION)
-
+    # 4. The results.
     _store_rows(dq_ptr + z_offset, dq_QD, queries_Q, z_stride, num_queries, D_HEAD, D_TILE)
     if dr_ptr is not None:
         # The sum of ds over all keys is zero; what is left of it is delta's error, from rounding z to its dtype. In one
@@ -339,6 +340,7 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
     MASK_BY_QUERY: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """dk and dv; tiles are [K, Q], so that no matmul needs a transposed intermediate."""
+    # 1. The tile of keys, and where its head begins in each tensor.
     num_tiles = (num_keys + K_TILE - 1) // K_TILE
     first = tl.program_id(0) % num_tiles * K_TILE
     h = (tl.program_id(0) // num_tiles % num_heads).to(tl.int64)
@@ -355,8 +357,7 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
     wide: tl.constexpr = lse_ptr.dtype.element_ty
     dk_KD = tl.full([K_TILE, D_TILE], 0.0, wide)
     dv_KD = tl.full([K_TILE, D_TILE], 0.0, wide)
-
-    # These keys are to the right of early queries and to the left of late ones.
+    # 2. Tiles of queries: these keys are to the right of early queries and to the left of late ones.
     near_start = tl.minimum(tl.maximum(first - first_query - near_clip + 1, 0) // Q_TILE * Q_TILE, num_queries)
     last = tl.maximum(first + K_TILE - 1 + near_clip - first_query, 0)
     near_stop = tl.minimum((last + Q_TILE - 1) // Q_TILE * Q_TILE, num_queries)
@@ -407,7 +408,7 @@ def backward_key_kernel(  # type: ignore[no-untyped-def]
                     dp_KQ += _edge(g_tile_ptr + local_Q * value_rows, inside_Q, value_clip, SIDE)[None, :]
             ds_KQ = p_KQ * (dp_KQ - delta_Q[None, :]) * SCALE
             dk_KD += tl.dot(ds_KQ.to(q_QD.dtype), q_QD, input_precision=PRECISION)
-
+    # 3. The results.
     offset = (b * num_keys * num_heads + h) * D_HEAD
     _store_rows(dk_ptr + offset, dk_KD, keys_K, num_heads * D_HEAD, num_keys, D_HEAD, D_TILE)
     _store_rows(dv_ptr + offset, dv_KD, keys_K, num_heads * D_HEAD, num_keys, D_HEAD, D_TILE)
@@ -426,6 +427,7 @@ def bias_gradient_kernel(  # type: ignore[no-untyped-def]
     """The gradient of the scores, summed over the tiles [T, T] that lie at one offset from the diagonal: their cells
     have the same distances. A program adds up the tiles of a head and an offset, of every so many sentences.
     """
+    # 1. The offset, head and sentences of this program.
     query_tiles = (num_queries + Q_TILE - 1) // Q_TILE
     key_tiles = (num_keys + K_TILE - 1) // K_TILE
     num_offsets = query_tiles + key_tiles - 1
@@ -437,7 +439,7 @@ def bias_gradient_kernel(  # type: ignore[no-untyped-def]
     local_Q, local_K = tl.arange(0, Q_TILE), tl.arange(0, K_TILE)
     wide: tl.constexpr = lse_ptr.dtype.element_ty
     sum_QK = tl.full([Q_TILE, K_TILE], 0.0, wide)
-
+    # 2. The tiles at this offset that have visible cells.
     start, stop = tl.maximum(0, -offset), tl.minimum(query_tiles, key_tiles - offset)
     nearest = offset * K_TILE - first_query  # between the first key and query of such a tile
     if CAUSAL:
@@ -479,6 +481,6 @@ def bias_gradient_kernel(  # type: ignore[no-untyped-def]
                 dp_QK += _gather(g_rows, local_Q[:, None] * value_rows, distance_QK, readable_QK, value_clip)
             logits_QK = _logits(products_QK, visible_QK, distance_QK, bias_ptr, bias_clip, SCALE)
             sum_QK += tl.exp2(logits_QK - lse_Q[:, None]) * (dp_QK - delta_Q[:, None])
-
+    # 3. One tile for all.
     out_ptr += tl.program_id(0).to(tl.int64) * Q_TILE * K_TILE
     tl.store(out_ptr + local_Q[:, None] * K_TILE + local_K[None, :], sum_QK)
