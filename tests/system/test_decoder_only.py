@@ -22,7 +22,7 @@ TASK = (
 )  # fmt: skip
 
 
-def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli, assert_same):
+def test_every_command_works_on_a_decoder_only_run(tmp_path, monkeypatch, cli, assert_same, unrendered):
     monkeypatch.chdir(tmp_path)
 
     def command(*words, code=0):
