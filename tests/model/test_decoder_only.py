@@ -73,22 +73,25 @@ def test_search_of_each_prompt_is_its_definition_alone_and_in_any_batch(kind):
 
 @pytest.mark.parametrize("kind", ["relative_window", "fox_window", "none_window", "rope_local"])
 def test_a_cache_keeps_a_window_and_is_exact_after_it_moves(kind, monkeypatch):
-    """20 steps of three hypotheses that change parents, after prompts of unlike lengths."""
+    """20 steps of three hypotheses that change parents, after prompts of unlike lengths, of which one leaves late."""
     monkeypatch.setattr(cache, "INITIAL_CAPACITY", 2)
     model, draw = make_model(kind), torch.Generator().manual_seed(1)
     prompts, hypotheses = [real(prompt) for prompt in sentences(*SOURCES)], 3
     state, texts = model.start_decoding(sentences(*SOURCES)), [[[] for _ in range(hypotheses)] for _ in prompts]
     windows = [layer.self_attention.window for layer in model.decoder]
-    for _ in range(20):
+    for step in range(20):
         new = torch.randint(4, 20, (len(prompts), hypotheses), generator=draw)
         for of_prompt, pieces in zip(texts, new.tolist(), strict=True):
             for text, piece in zip(of_prompt, pieces, strict=True):
                 text.append(piece)
         hidden = model.next_hidden(new.view(-1, 1), state).view(len(prompts), hypotheses, -1)
         parents = torch.randint(hypotheses, (len(prompts), hypotheses), generator=draw)
-        if len(texts[0][0]) < 20:
-            state.select((parents + hypotheses * torch.arange(len(prompts))[:, None]).flatten())
-            texts = [[[*of[parent]] for parent in row] for of, row in zip(texts, parents.tolist(), strict=True)]
+        if step < 19:
+            stay = torch.tensor([0, 2] if step == 18 else range(len(prompts)))
+            rows = (parents + hypotheses * torch.arange(len(prompts))[:, None])[stay]
+            state.select(rows.flatten(), stay if step == 18 else None)
+            texts = [[[*texts[at][parent]] for parent in parents[at].tolist()] for at in stay.tolist()]
+            prompts = [prompts[at] for at in stay.tolist()]
     for prompt, of_prompt, found in zip(prompts, texts, hidden, strict=True):
         whole = torch.stack([model(torch.tensor([prompt]), torch.tensor([text]))[0, -1] for text in of_prompt])
         torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-9)
