@@ -204,7 +204,8 @@ def score_table(
         below += scoring
         warnings += unlike
     if baselines := dict.fromkeys(group.baseline.label for group in groups if group.baseline.records):
-        below.append(f"change: from {' or '.join(baselines)}, with its 95% interval")
+        own = ", whichever is the baseline of the row's own runs" if len(baselines) > 1 else ""
+        below.append(f"change: from {' or '.join(baselines)}{own}, with its 95% interval")
         methods = (group.changes(group.key).method for group in groups)
         below += [f"intervals of changes: {method}" for method in methods if method not in ("", MODEL)]
     # 2. What the published figures beside them are.
