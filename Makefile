@@ -24,8 +24,11 @@ $(READY): pyproject.toml constraints.txt
 	$(INSTALL) .
 	@touch $@
 
+# The tests' processes start at once, and each would compile the same modules.
+IMPORTED := torch sympy scipy pandas wandb torchmetrics pytorch_lightning lightning_fabric matplotlib datasets numpy
 $(TOOLS): pyproject.toml constraints.txt  # and what its tests and checks need
 	$(INSTALL) '.[dev,slurm]'
+	@-cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -q -j 0 -x '/(tests?|testing)/' $(IMPORTED)
 	@touch $(READY) $@
 
 # One job per core: threads that wait for each other can slow down tenfold next to another busy program.

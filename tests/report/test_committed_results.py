@@ -16,7 +16,7 @@ SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
 REPORTED = sorted(path.parent for path in SWEEPS.rglob("report.md"))
 TESTED = sorted(SWEEPS.rglob("compare.json"))
 GOLDEN = list(csv.DictReader((SWEEPS.parent / "tests/golden/report_values.csv").open(encoding="utf-8")))
-DECIDED = ("length_generalisation", "lm_length", "multi30k")  # with several seeds
+DECIDED = ("length_generalisation", "multi30k")  # with several seeds
 FOLDERS = [pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one.name not in DECIDED)) for one in REPORTED]
 
 
