@@ -24,11 +24,11 @@ $(READY): pyproject.toml constraints.txt
 	$(INSTALL) .
 	@touch $@
 
-# The tests' processes start at once, and each would compile the same modules.
-IMPORTED := torch sympy scipy pandas wandb torchmetrics pytorch_lightning lightning_fabric matplotlib datasets numpy
+# The tests' processes start at once, and each would compile the same modules; these packages they do not import.
+NOT_IMPORTED := /(tests?|testing|mypyc?|networkx|pip|pygments|setuptools)/
 $(TOOLS): pyproject.toml constraints.txt  # and what its tests and checks need
 	$(INSTALL) '.[dev,slurm]'
-	@-cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -q -j 0 -x '/(tests?|testing)/' $(IMPORTED)
+	@-$(BIN)/python -m compileall -q -j 0 -x '$(NOT_IMPORTED)' $(VENV)/lib/python3*/site-packages rpr
 	@touch $(READY) $@
 
 # One job per core: threads that wait for each other can slow down tenfold next to another busy program.

@@ -39,7 +39,7 @@ TINY = (  # a tiny run on a small corpus, without its folders
 
 
 ORDER = os.environ.get("RPR_TEST_ORDER")
-LONGEST = ("test_gpu_branches.py", "test_sweeps.py", "test_user_schemes.py")
+LONGEST = ("test_gpu_branches.py", "test_sweeps.py")
 
 
 def pytest_configure() -> None:

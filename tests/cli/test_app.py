@@ -123,17 +123,17 @@ def test_bug_keeps_its_traceback_and_interrupt_exits_with_130(monkeypatch, capsy
 
 TORCH = "torch pytorch_lightning lightning wandb datasets matplotlib "
 LIGHT = [  # what a process does in turn, and which modules it has not imported by then
-    [("from rpr.cli import app; app.main(['--help'])", TORCH + "hydra omegaconf pydantic numpy"),
+    pytest.param([("from rpr.cli import app; app.main(['--help'])", TORCH + "hydra omegaconf pydantic numpy"),
      ("import rpr.report.page, rpr.records.record", TORCH + "hydra omegaconf"),
-     ("assert app.main(['diff', 'a.json', 'b.json']) == 0", TORCH + "sacrebleu sentencepiece")],
-    [("import rpr; from rpr.cli import app", TORCH + "pandas hydra"),
+     ("assert app.main(['diff', 'a.json', 'b.json']) == 0", TORCH + "sacrebleu sentencepiece")], id="commands"),
+    pytest.param([("import rpr; from rpr.cli import app", TORCH + "pandas hydra"),
      ("from rpr import Translator; Translator.from_run", "pandas hydra pytorch_lightning wandb datasets matplotlib"),
      ("assert not app.main(['sweep','quick','seed=1','position=absolute','--dry-run'])",
-      "torch._dynamo pytorch_lightning wandb datasets")],
+      "torch._dynamo pytorch_lightning wandb datasets")], id="library", marks=pytest.mark.slow),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("steps", LIGHT, ids=["commands", "library"])
+@pytest.mark.parametrize("steps", LIGHT)
 def test_nothing_heavy_is_imported_before_it_is_needed(steps, tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps(fake_document(name=name)))

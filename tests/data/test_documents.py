@@ -33,7 +33,7 @@ from rpr.data.vocabulary import (
 )
 from rpr.errors import DataError
 from tests.data.helpers import data_config
-from tests.property.sizes import sized
+from tests.property.sizes import UNICODE, sized
 
 BPE = {"tokenizer": "bpe", "vocabulary_size": 400}
 TYPED = [*"\u2581\u2585\u2047\n\t \r\x00\u4e2d", "<s>", "</s>", "<pad>", "<unk>", "<0x41>", "spaces", " two"]
@@ -77,7 +77,7 @@ def saved(request, tmp_path_factory):
     return again
 
 
-@sized(30, st.lists(st.sampled_from([*TYPED, AWKWARD]) | st.text()).map("".join), st.binary())
+@sized(30, st.lists(st.sampled_from([*TYPED, AWKWARD]) | st.text(UNICODE)).map("".join), st.binary())
 @example("x" * 25_000, b"\xff")
 def test_pieces_give_back_any_text_and_bytes_any_content(saved, text, content):
     pieces = saved.encode(text, eos=True)

@@ -61,7 +61,7 @@ class ByPiece(torch.nn.Module):
         return torch.sin(places_L * (1 + pieces_BL % 3))[..., None] * torch.linspace(-1, 1, 12, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("kind", ["learned", "by_piece", "rope", "fox"])
+@pytest.mark.parametrize("kind", ["learned", "by_piece", "rope", pytest.param("fox", marks=pytest.mark.slow)])
 def test_continuations_are_those_of_whole_passes_alone_and_in_any_batch(kind):
     longest = {"max_positions": 17} if kind == "learned" else {"norm": "pre"}
     model = make_model("none" if kind == "by_piece" else kind, **longest)

@@ -30,6 +30,7 @@ CASES = {
     "relative, pre-norm": ["model.norm=pre", "position.tables=shared_by_heads_and_layers", "model.num_layers=2"],
 }
 STEPS = 20
+SLOW = ("absolute", "absolute_and_relative", "none", "relative_keys")  # whose parts others have
 
 
 def processor() -> str:
@@ -55,7 +56,7 @@ def trained(overrides: Sequence[str], folder: Path, cache: Path) -> dict[str, An
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
 def test_losses_and_greedy_translations(case, tmp_path, cache_dir, monkeypatch):
     monkeypatch.setattr(callbacks, "LOG_EVERY", 1)
     frozen = json.loads(FROZEN.read_text())

@@ -18,6 +18,7 @@ from tests.model.test_readable import assert_same_gradients
 from tests.model.test_transformer import PAD, TINY, sentences, target_inputs
 
 SOURCES, TARGETS = (7, 1, 9), (3, 4, 1)
+BFLOAT16 = ("relative", "transformer_xl", "rope", "cope", "fox", "t5", "selective_rope gate")
 
 
 def make_model(kind: str, **changes: object) -> Transformer:
@@ -99,8 +100,8 @@ def test_a_cache_keeps_a_window_and_is_exact_after_it_moves(kind, monkeypatch):
         assert window is None or kept._both_2BHKD.shape[3] <= 4 * window * hypotheses
 
 
-@pytest.mark.parametrize("kind", [  # in slow tests also with windows, and two of these together
-    pytest.param(kind, marks=[pytest.mark.slow] * (kind.endswith("_window") or kind[:9] in ("alibi_and", "relative_")))
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in BFLOAT16))
     for kind in ("relative", *OTHERS) if " " not in kind or "gate" in kind
 ])  # fmt: skip
 def test_attention_of_every_scheme_in_bfloat16_is_near_float64(kind):

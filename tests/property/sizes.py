@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
 providers._get_local_constants = lambda: providers._local_constants  # none of whatever modules are loaded
 
 Test = Callable[..., None]
+UNICODE = st.characters(exclude_categories=["Cs"])  # as codec="utf-8", which at first tries a million characters
 
 
 def sized(max_examples: int, *strategies: SearchStrategy[Any]) -> Callable[[Test], Test]:

@@ -11,7 +11,7 @@ from rpr.compose.composition import compose_train
 from rpr.compose.messages import format_user_error
 from rpr.config.train import TrainConfig
 from rpr.validation import StrictModel, sections_at
-from tests.property.sizes import sized
+from tests.property.sizes import UNICODE, sized
 
 
 def settings_below(kind: type[StrictModel], path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -31,7 +31,7 @@ WORDS = [
     "é", "漢", "\U0001f600",
 ]  # fmt: skip
 JOINED = st.lists(st.sampled_from(WORDS), max_size=6).map("".join)
-VALUES = st.text(max_size=12) | JOINED | st.integers().map(str) | st.floats().map(str)
+VALUES = st.text(UNICODE, max_size=12) | JOINED | st.integers().map(str) | st.floats().map(str)
 KEYS = st.sampled_from(sorted({*settings_below(TrainConfig), "hydra.run.dir", "hydra/launcher", "nothing", "model@x"}))
 OVERRIDES = st.builds(
     lambda sign, key, value: f"{sign}{key}={value}", st.sampled_from(["", "", "", "+", "++", "~"]), KEYS, VALUES

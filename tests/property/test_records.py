@@ -10,9 +10,9 @@ from rpr.io.escape import escape_tree
 from rpr.records.files import read_metrics
 from rpr.records.record import Record, read_record, write_record
 from tests.fake_records import CONFIG, fake_by_length, fake_document, fake_interval, fake_score
-from tests.property.sizes import sized
+from tests.property.sizes import UNICODE, sized
 
-TEXT = st.text(st.characters(codec="utf-8"), max_size=10)
+TEXT = st.text(UNICODE, max_size=10)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 REPEATED_FROM = {"command", "config"}
 JSON = st.recursive(

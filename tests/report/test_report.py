@@ -96,7 +96,8 @@ def test_sentences_titles_and_names_are_escaped(built, tmp_path):
 @pytest.mark.parametrize("width, height", [(80, 24), pytest.param(140, 50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folder, pinned", [
     ("multi30k", ("absolute (sinusoidal)", "relative, k = 16", "RoPE", "T5", "Transformer-XL", "SHAPE")),
-    ("length_generalisation", ("absolute (sinusoidal)", "relative, k = 16")), ("lm_length", ("RoPE",)), ("fair", ()),
+    ("length_generalisation", ("absolute (sinusoidal)", "relative, k = 16")),
+    *(pytest.param(*one, marks=pytest.mark.slow) for one in (("lm_length", ("RoPE",)), ("fair", ()))),
 ])  # fmt: skip
 def test_summary_of_committed_sweeps_fits_its_window(folder, pinned, width, height, tmp_path):
     """With the baseline, the paper's row, the best and the worst, and one baseline throughout."""

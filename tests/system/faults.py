@@ -29,7 +29,7 @@ class Fault(NamedTuple):
 CODES = {"SIGKILL": -9, "SIGTERM": 143, "full": 2}  # exit codes, by the kind of a fault
 
 
-def _instead(work: Callable[[], Any], streams: Sequence[str] = ()) -> None:
+def instead(work: Callable[[], Any], streams: Sequence[str] = ()) -> None:
     """Where a child would start Python, do `work` and end with its exit code; `streams`: paths of the usual three."""
     os.closerange(3, 256)  # as Python's start would, for which its parent waits
     code: Any = 1
@@ -60,7 +60,7 @@ class Forked:
         self._files = [folder / "out", folder / "err"]
         usual = {"stdin": os.devnull, "stdout": str(self._files[0]), "stderr": str(self._files[1])}
         work = partial(_command, words, fault)
-        preexec = partial(_instead, work, [*(usual | streams).values()])
+        preexec = partial(instead, work, [*(usual | streams).values()])
         self.process = subprocess.Popen([sys.executable], preexec_fn=preexec)
         self.pid = self.process.pid
 
@@ -122,5 +122,5 @@ def forked_jobs() -> None:
     """Start the jobs of a sweep without waiting for their imports: as forks that run where they would start Python."""
     from rpr.sweep import pool
 
-    popen = partial(subprocess.Popen, preexec_fn=lambda: _instead(pool.main))
+    popen = partial(subprocess.Popen, preexec_fn=lambda: instead(pool.main))
     pool.subprocess = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)

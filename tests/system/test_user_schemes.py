@@ -4,16 +4,20 @@ and reported with its own name and colour; other code of a scheme is refused whe
 module is one line.
 """
 
+import contextlib
+import io
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from rpr.paths import data_dir
 from rpr.records.record import read_record
 from tests.conftest import TINY
+from tests.system.faults import instead
 from tests.system.trainings import last_weights
 
 ROOT = data_dir("conf").parent
@@ -82,27 +86,29 @@ def home(tmp_path):
     return tmp_path
 
 
-COMMANDS = """
-import contextlib, io
-from rpr.cli import app
-for code, words in {commands!r}:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        ended = app.main(words)
-    text = " ".join(printed.getvalue().split())
-    assert ended == code, (words, text)
-    print(text)
-"""
+def run_anew(folder, commands):
+    """Run commands in a folder, each ending with its exit code, by modules of rpr that register schemes anew."""
+    os.chdir(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rpr"]:
+        del sys.modules[name]
+    from rpr.cli import app
+
+    for code, words in commands:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            ended = app.main(words)
+        text = " ".join(printed.getvalue().split())
+        assert ended == code, (words, text)
+        print(text)
 
 
 def answers(folder, *commands):
-    """What commands print, with single spaces, that one process runs in a folder, each ending with its exit code."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS.format(commands=[(code, [*map(str, words)]) for code, *words in commands])],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, capture_output=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    """What commands print, with single spaces, in a fork of this process, which has imported other packages."""
+    work = partial(run_anew, folder, [(code, [*map(str, words)]) for code, *words in commands])
+    streams = (os.devnull, folder / "out.txt", folder / "err.txt")
+    code = subprocess.Popen([sys.executable], preexec_fn=partial(instead, work, streams)).wait()
+    assert code == 0, streams[2].read_text()
+    return streams[1].read_text().splitlines()
 
 
 def settings(cache_dir, *more):
