@@ -164,8 +164,9 @@ def _seeds_are_of_the_cpu() -> None:
 def _environment_stays() -> Iterator[None]:
     before = os.environ.copy()
     yield
-    os.environ.clear()  # app changes it for the processes of a command
-    os.environ.update(before)
+    if os.environ.copy() != before:  # app changes it for the processes of a command
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _default_torch_settings() -> None:

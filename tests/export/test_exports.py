@@ -65,17 +65,16 @@ def test_safetensors_round_trip_is_exact(changes, export_inputs, tmp_path):
     assert len({*map(id, copied.parameters())}) == len({*map(id, model.parameters())})  # shared as before
 
 
-GRID = {
-    "keys_and_values-k_3-post_norm": {},
-    "keys-k_0-pre_norm": {"relative_values": False, "clip_distance": 0, "norm": "pre"},
-    "values-k_16-pre_norm": {"relative_keys": False, "clip_distance": 16, "norm": "pre"},
-    "no_positions": NO_TABLES,
-    "sinusoidal": SINUSOIDAL,
-    "learned-pre_norm-fewer_than_pieces": {**LEARNED, "norm": "pre", "max_positions": 8},
-}
+VALUES_ALONE = {"relative_keys": False, "clip_distance": 16, "norm": "pre"}
+GRID = [
+    pytest.param({}, id="keys_and_values-k_3-post_norm"),
+    pytest.param({"relative_values": False, "clip_distance": 0, "norm": "pre"}, id="keys-k_0-pre_norm"),
+    pytest.param({**LEARNED, "norm": "pre", "max_positions": 8}, id="learned-pre_norm-fewer_than_pieces"),
+    *(pytest.param(changes, marks=pytest.mark.slow) for changes in (VALUES_ALONE, NO_TABLES, SINUSOIDAL)),
+]
 
 
-@pytest.mark.parametrize("changes", GRID.values(), ids=GRID)
+@pytest.mark.parametrize("changes", GRID)
 def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_path):
     pytest.importorskip("ctranslate2")
     inputs = export_inputs(make_model(**changes), 8)

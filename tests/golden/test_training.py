@@ -30,7 +30,7 @@ CASES = {
     "relative, pre-norm": ["model.norm=pre", "position.tables=shared_by_heads_and_layers", "model.num_layers=2"],
 }
 STEPS = 20
-SLOW = ("absolute", "absolute_and_relative", "none", "relative_keys")  # whose parts others have
+SLOW = {*CASES} - {"relative", "relative_values", "relative, pre-norm"}  # whose parts these have
 
 
 def processor() -> str:

@@ -3,6 +3,8 @@
 from functools import cache
 from typing import Any
 
+import pytest
+
 from rpr.model.positions import Scheme
 from tests.shapes import scheme
 
@@ -107,6 +109,9 @@ OTHERS = {
     "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
 }
 KINDS = {**VECTORS, **OTHERS}
+SLOW = "shared_by_heads,rope log,t5 unscaled,alibi one side,alibi_and_sinusoidal,offset_alone,rope_and_none,t5_window,"
+SLOW += "fox_window,logits_window,none_window,relative_and_none,alibi_and_rope"  # like others
+EACH_KIND = [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW.split(","))) for kind in KINDS]
 TODAY = {"norm": "pre", "norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}  # a block of today
 NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}
 

@@ -12,7 +12,7 @@ from rpr.model.attention import attention_of
 from rpr.model.beam_search import Search, beam_search
 from rpr.model.transformer import Transformer
 from tests.model import test_transformer
-from tests.model.scheme_variants import KINDS, NORM, OTHERS, layers_of
+from tests.model.scheme_variants import EACH_KIND, NORM, OTHERS, layers_of
 from tests.model.test_beam_search import assert_equal, definition
 from tests.model.test_readable import assert_same_gradients
 from tests.model.test_transformer import PAD, TINY, sentences, target_inputs
@@ -29,7 +29,7 @@ def real(row: torch.Tensor) -> list[int]:
     return [piece for piece in row.tolist() if piece != PAD]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_padded_batch_cached_steps_and_text_are_the_equations_of_each_row(kind):
     """Forward, and of whole batches backward."""
     model = make_model(kind, num_layers=layers_of(kind)).requires_grad_(True)

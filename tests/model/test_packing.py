@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rpr.model.packing import Packing
-from tests.model.scheme_variants import KINDS, layers_of
+from tests.model.scheme_variants import EACH_KIND, layers_of
 from tests.model.test_decoder_only import make_model
 from tests.model.test_readable import assert_same_gradients
 
@@ -30,7 +30,7 @@ def test_documents_of_5_1_and_6_tokens_have_37_pairs_and_the_fewest_padded():
     assert torch.equal(packing.apart(lambda x: x, ROWS[..., None])[..., 0], ROWS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH_KIND)
 def test_documents_of_a_row_are_each_alone(kind):
     model = make_model(kind, num_layers=layers_of(kind)).requires_grad_(True)
     cotangent = torch.randn(*ROWS.shape, model.config.d_model, dtype=torch.float64)

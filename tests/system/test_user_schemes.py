@@ -94,8 +94,7 @@ def run_anew(folder, commands):
     from rpr.cli import app
 
     for code, words in commands:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
             ended = app.main(words)
         text = " ".join(printed.getvalue().split())
         assert ended == code, (words, text)
@@ -106,8 +105,8 @@ def answers(folder, *commands):
     """What commands print, with single spaces, in a fork of this process, which has imported other packages."""
     work = partial(run_anew, folder, [(code, [*map(str, words)]) for code, *words in commands])
     streams = (os.devnull, folder / "out.txt", folder / "err.txt")
-    code = subprocess.Popen([sys.executable], preexec_fn=partial(instead, work, streams)).wait()
-    assert code == 0, streams[2].read_text()
+    done = subprocess.run([sys.executable], preexec_fn=partial(instead, work, streams))
+    assert done.returncode == 0, streams[2].read_text()
     return streams[1].read_text().splitlines()
 
 
