@@ -39,7 +39,6 @@ TINY = (  # a tiny run on a small corpus, without its folders
 
 
 ORDER = os.environ.get("RPR_TEST_ORDER")
-LONGEST = ("test_gpu_branches.py", "test_sweeps.py")
 
 
 def pytest_configure() -> None:
@@ -55,13 +54,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test-slice` runs the tests in another order for each commit, until its time is up; else the longest come
-    first, so that no worker waits for one at the end.
-    """
+    """`make test-slice` runs the tests in another order for each commit, until its time is up."""
     if ORDER:
         items.sort(key=lambda item: hashlib.sha256(f"{ORDER} {item.nodeid}".encode()).digest())
-    else:
-        items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def pytest_collection_finish() -> None:

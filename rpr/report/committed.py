@@ -33,10 +33,10 @@ def render(sweeps: Path, reports: Path) -> None:
     for folder in sorted(path.parent for path in sweeps.rglob(RECORDS_NAME)):
         report = reports / folder.relative_to(sweeps)
         render_report(folder, report)
-        # Beside the records: report.md with the first picture by position, of recall, and of another kind.
+        # Beside the records: report.md with the first picture by position, by step, of recall, and of another kind.
         text = (report / "report.md").read_text(encoding="utf-8")
         names = reversed(_PICTURE.findall(text))
-        kept = [*{"".join(re.findall("scores_by_position|recall_map", name)): name for name in names}.values()]
+        kept = [*{"".join(re.findall("scores_by|change_by|recall_map", name)): name for name in names}.values()]
         for file in folder.glob("*.svg"):
             file.unlink()
         for name in kept:

@@ -42,10 +42,8 @@ class PairedReport:
         if not any(verdict for family in self.tests for verdict in family.verdicts):
             holm = " after Holm's correction" * corrected
             notes.append(f"No difference is below p = {ALPHA} by both tests{holm}: no run is shown to be better.")
-        if 1 in seeds:
-            notes.append("Of a variant with one run these tests do not show how much another seed would differ.")
-        tokenised = [family for family in self.tests if family.tokenised]
-        notes += [f"{family.split}: {tokenised_in_words(family.tokenised or 0)}." for family in tokenised]
+        notes += ["Of a variant with one run these tests do not show how another seed would differ."] * (1 in seeds)
+        notes += [f"{one.split}: {tokenised_in_words(one.tokenised)}." for one in self.tests if one.tokenised]
         return [*dict.fromkeys([*notes, *self.remarks])]  # once, where it holds for several metrics
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from rpr.data.generated.recall import by_pairs_and_distance
 from rpr.errors import RprError
-from rpr.kinds import TASK
+from rpr.kinds import TASK, TEXT
 from rpr.model.positions import COLOURS as COLOURS_OF_KINDS
 from rpr.records.files import Texts, read_translations
 from rpr.records.measurement import Measurement, single
@@ -135,7 +135,7 @@ def variant_colours(variants: Iterable[Variant]) -> dict[str, str]:
 
 def all_plots(group: Group) -> list[Plot]:
     """Every plot for which the group has data."""
-    plots = (scores_by_position, bits_by_context, scores_by_length, learning_curves, recall_map)
+    plots = (scores_by_position, scores_by_length, learning_curves, bits_by_context, recall_map)
     return [drawn for plot in plots if (drawn := plot(group)) is not None]
 
 
@@ -216,8 +216,7 @@ def scores_by_position(group: Group) -> Plot | None:
             if row is group.baseline:
                 axes.axvline(value, color=colour, lw=1.0, ls=DASHED, zorder=1)
         axes.set_yticks(places, labels, linespacing=1.0)
-        axes.set_ylim(sum(room), 0)
-        axes.set_xlim(low, high)
+        axes.set(xlim=(low, high), ylim=(sum(room), 0))
         axes.tick_params(axis="y", length=0, pad=9)
         axes.spines["left"].set_visible(False)
 
@@ -225,8 +224,8 @@ def scores_by_position(group: Group) -> Plot | None:
     marks = [BARS, *(f"Dashed: {row.label}." for row in rows if row is group.baseline)]
     marks += ["Arrows: beyond the axis."] * any(not low <= scores[row] <= high for row in rows)
     marks += ["Hollow: not learned."] * any(row.unlearned() for row in rows)
-    if published:
-        marks.append(f"Grey diamonds: {'; '.join(source.citation for source in published)}; compare the order only.")
+    cited = "; ".join(source.citation for source in published)
+    marks += [f"Grey diamonds: {cited}; compare the order only."] * bool(cited)
     marks += [left_out] * bool(left_out)
     where = "beyond the training lengths" if group.split == "long" else f"on {group.split}"
     title = f"{kind.heading[:1].upper()}{kind.heading[1:]} {where}, best first"
@@ -350,19 +349,25 @@ def bits_by_context(group: Group) -> Plot | None:
 
 
 def learning_curves(group: Group) -> Plot | None:
-    """Validation loss and BLEU by step, the mean over a variant's seeds at the steps of all of them; None without."""
+    """Validation loss, and BLEU or the loss's change, by step: the mean over the seeds at the steps of all of them."""
     rows = [row for row in lines_of(group)[0] if any(of_run.curves for of_run in row.beside.values())]
     counts = {str(run.setting("evaluation.validation_sentences")) for row in rows for run in row.records} - {"0"}
-    panels: dict[tuple[str, str], dict[str, Points]] = {}
+    means: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for name in ("loss", "BLEU") if len(counts) < 2 else ("loss",):  # BLEU of other sentences has no mean
-        means = panels[f"validation {name}", ""] = {}
+        of_rows = means[f"validation {name}", ""] = {}
         for row in rows:
-            every = (of_run.curves.get(f"validation/{name.lower()}") for of_run in row.beside.values())
-            seeds = [curve for curve in every if curve]
+            seeds = [curve for one in row.beside.values() if (curve := one.curves.get(f"validation/{name.lower()}"))]
             steps = sorted(set[int]().union(*seeds).intersection(*seeds))
-            means[row.label] = [(step, single(fmean(seed[step] for seed in seeds))) for step in steps]
-    caption = "A line for each row, the mean over its seeds."
-    return _line_plot("learning_curves", "Learning curves", group, panels, "step", caption)
+            of_rows[row.label] = {step: fmean(seed[step] for seed in seeds) for step in steps}
+    losses = means["validation loss", ""]
+    if base := losses.get(group.baseline.label) if group.kind is TEXT else None:
+        changes = {label: {step: loss - base[step] for step, loss in curve.items() if step in base}
+                   for label, curve in losses.items()}  # fmt: skip
+        means["change of the loss", f"from {group.baseline.label}"] = changes
+    panels = {panel: {label: [(step, single(mean)) for step, mean in curve.items()] for label, curve in curves.items()}
+              for panel, curves in means.items()}  # fmt: skip
+    name, caption = "change_by_step" if base else "learning_curves", "A line for each row, the mean over its seeds."
+    return _line_plot(name, "Learning curves", group, panels, "step", caption)
 
 
 # Cells

@@ -522,11 +522,10 @@ def _clip_distances(group: Group) -> Iterator[str]:
 
 def _published_orders(group: Group) -> Iterator[str]:
     """The published order of schemes of which the figures are of other models, and ours."""
-    best_first = group.kind.best_first
     for source, figures in published_figures(group).items():
         if len(figures) > 1:
-            theirs = [variant for variant, _ in sorted(figures, key=lambda row: best_first(row[1]))]
-            ours = sorted(theirs, key=lambda variant: best_first(variant.measured(group.key).value or 0.0))
+            theirs = [variant for variant, _ in sorted(figures, key=lambda row: group.kind.best_first(row[1]))]
+            ours = sorted(theirs, key=lambda variant: group.kind.best_first(variant.measured(group.key).value or 0.0))
             first, second = (", ".join(variant.label for variant in order) for order in (theirs, ours))
             same = "the same order here" if ours == theirs else f"here {second}"
             yield f"Best first, {source.heading}: {first}; {same}."

@@ -78,6 +78,14 @@ def test_validation_bleu_of_other_sentences_is_not_averaged():
         assert plots.learning_curves(group_of(runs, {run_key(run): curves for run in runs})).panels == panels
 
 
+def test_language_models_have_the_change_of_the_loss_by_step():
+    losses = {"absolute": {1: 2.0, 2: 2.5}, "relative": {1: 1.5, 2: 1.5}}
+    runs = [fake_record(name, settings={"data.text": {}, "model.architecture": "decoder_only"}) for name in losses]
+    beside = {run_key(run): Beside(curves={"validation/loss": losses[run.setting("position.name")]}) for run in runs}
+    _, axes = plots.learning_curves(group_of(runs, beside)).figure().axes
+    assert {tuple(line.get_ydata()) for line in axes.lines} == {(0.0, 0.0), (-0.5, -1.0)}
+
+
 def test_recall_is_drawn_by_pairs_and_distance(tmp_path):
     """Of two seeds: the answers of one are right, of the other wrong; another task has no such picture."""
     for seed, answer in (("a", "v1"), ("b", "v2")):

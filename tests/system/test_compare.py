@@ -114,7 +114,7 @@ def test_two_runs_match_metric_and_significance_modules(write_run, compare, test
     [pair] = families[0]["comparisons"]
     shown = f"2 - 1 {pair['difference']:+.2f} ({pair['interval']['low']:+.2f} to {pair['interval']['high']:+.2f})"
     printed = compare(first, second)
-    assert shown in printed and "these tests do not show how much another seed" in printed and "Holm" not in printed
+    assert shown in printed and "these tests do not show how another seed" in printed and "Holm" not in printed
     runs = [write_run(position, noise, "data=reverse") for position, noise in (("absolute", 0.3), ("none", 0))]
     exact, bleu = tests_of(*runs)
     assert (exact["metric"], exact["scores"][1]["score"], bleu["metric"]) == ("exact_match", 100.0, "sacrebleu")
