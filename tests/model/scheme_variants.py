@@ -109,8 +109,8 @@ OTHERS = {
     "alibi_and_rope": {"encoder_positions": scheme("alibi"), "decoder_positions": scheme("rope")},
 }
 KINDS = {**VECTORS, **OTHERS}
-SLOW = "shared_by_heads,rope log,t5 unscaled,alibi one side,alibi_and_sinusoidal,offset_alone,rope_and_none,t5_window,"
-SLOW += "fox_window,logits_window,none_window,relative_and_none,alibi_and_rope"  # like others
+SLOW = "shared_by_heads,rope log,t5 unscaled,alibi one side,alibi_and_sinusoidal,rope_and_none,t5_window,"
+SLOW += "fox_window,logits_window,none_window,relative_and_none"  # like others
 EACH_KIND = [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW.split(","))) for kind in KINDS]
 TODAY = {"norm": "pre", "norm_type": "rmsnorm", "activation": "swiglu", "qk_norm": True}  # a block of today
 NORM = {kind: ("post", "pre")[index % 2] for index, kind in enumerate(KINDS)}
