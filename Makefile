@@ -31,13 +31,13 @@ $(TOOLS): pyproject.toml constraints.txt  # and what its tests and checks need
 	@-$(BIN)/python -m compileall -q -j 0 -x '$(NOT_IMPORTED)' $(VENV)/lib/python3*/site-packages rpr
 	@touch $(READY) $@
 
-# One job per core: threads that wait for each other can slow down tenfold next to another busy program.
+# A job of one thread more than cores: a core is not idle while another job starts, ends or is the last.
 CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 
 install: $(READY)  ## set up rpr-cli in .venv, and nothing else
 
 demo: $(READY)  ## set up, train nine tiny models on the synthetic corpus, report them (about five minutes on two cores)
-	$(BIN)/rpr-cli sweep quick jobs=$(CORES) logger=none
+	$(BIN)/rpr-cli sweep quick jobs=$$(($(CORES) + 1)) logger=none
 	$(BIN)/rpr-cli report sweep=quick
 
 results: $(TOOLS)  ## render sweeps/RESULTS.md and report.md of each committed sweep; its whole report goes into reports/
