@@ -172,7 +172,6 @@ def _default_torch_settings() -> None:
     torch.set_num_threads(1)
 
 
-# Before the fixtures of a module, and after them.
 _settings_of_module = pytest.fixture(autouse=True, scope="module")(_default_torch_settings)
 _settings_of_test = pytest.fixture(autouse=True)(_default_torch_settings)
 

@@ -192,6 +192,7 @@ def test_compiled_steps_equal_eager_ones(backend, choice):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_losses_in_bfloat16_are_those_in_float32_up_to_rounding():
     """Of two seeds, after eight steps."""
     for seed in range(2):

@@ -107,7 +107,8 @@ def test_recall_is_drawn_by_pairs_and_distance(tmp_path):
     assert recall_map(group) is None
 
 
-@pytest.mark.parametrize("changes, panels", [({}, 1), pytest.param(LEARNED, 0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("changes, panels", [({}, 1), (LEARNED, 0)], ids=["relative", "learned"])
 def test_figure_of_one_runs_positions_has_panels_of_what_the_model_has(changes, panels):
     """Warnings are errors, and markup stays text."""
     sentence = [*[5] * 7, EOS]

@@ -58,6 +58,7 @@ def test_remarks_beside_records_are_shown_wherever_the_report_is_read(runs, tmp_
     assert shown.document["remarks"] == remarks and "second" in shown.markdown.partition("Remarks")[2]
 
 
+@pytest.mark.slow
 def test_report_is_reproducible(runs, built, tmp_path):
     again = report(runs, tmp_path)
     assert [path.name for path in again.files] == [path.name for path in built.files]
