@@ -1,6 +1,6 @@
 """Render the committed records: `python -m rpr.report.committed sweeps reports` (`make results`).
 
-Each sweep's whole report goes into a folder below the second one; report.md and at most three pictures stay beside its
+Each sweep's whole report goes into a folder below the second one; report.md and at most four pictures stay beside its
 records. sweeps/RESULTS.md is sweeps/RESULTS.md.j2 with the figures of these reports.
 """
 
