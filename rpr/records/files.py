@@ -19,6 +19,7 @@ from rpr.io.atomic import replace_file
 from rpr.records.record import METRICS_NAME, RECORDS_NAME, Record, find_records, read_text, record_name, refusal
 
 METRICS_TABLE, DOCUMENTS_TABLE, HYPOTHESES = "metrics.parquet", "documents.parquet", "hypotheses.jsonl.xz"
+WHOLE = "whole {}"  # of its documents: those that rpr-cli evaluate scored beyond evaluation.text_tokens
 KEPT_METRICS = ("validation/bleu", "validation/loss", "train/loss")  # of a committed run, and of a report's curves
 SHOWN_METRICS = {  # columns that a progress bar shows, with their labels
     "train/loss": "loss",
@@ -141,8 +142,8 @@ def commit_records(records: Iterable[tuple[Path, Record]], folder: Path) -> None
         metrics += [{"run": name, **row} for row in rows if any(row[key] is not None for key in KEPT_METRICS)]
         for split in dict.fromkeys(score.split for score in record.scores):
             # 2. The nats of its documents.
-            of_split = [row._asdict() for row in read_documents(path, split)]
-            documents += [{"run": name, "split": split, **row} for row in of_split]
+            for kept in (split, WHOLE.format(split)):
+                documents += [{"run": name, "split": kept, **row._asdict()} for row in read_documents(path, kept)]
             # 3. Its translations; sources and references, the same for many runs, once.
             if has_translations(path, split):
                 sources, references, made = read_translations(path, split)

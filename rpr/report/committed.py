@@ -1,6 +1,6 @@
 """Render the committed records: `python -m rpr.report.committed sweeps reports` (`make results`).
 
-Each sweep's whole report goes into a folder below the second one; report.md and at most four pictures stay beside its
+Each sweep's whole report goes into a folder below the second one; report.md and two or three pictures stay beside its
 records. sweeps/RESULTS.md is sweeps/RESULTS.md.j2 with the figures of these reports.
 """
 
@@ -30,13 +30,15 @@ _PICTURE = re.compile(r"!\[[^\n]*\]\(([^\n]*\.svg)\)\n\n?")
 
 def render(sweeps: Path, reports: Path) -> None:
     """Everything below a folder like sweeps/ of the repository."""
+    page = (sweeps / "RESULTS.md.j2").read_text(encoding="utf-8")
     for folder in sorted(path.parent for path in sweeps.rglob(RECORDS_NAME)):
         report = reports / folder.relative_to(sweeps)
         render_report(folder, report)
-        # Beside the records: report.md with the first picture by position, by step, of recall, and of another kind.
+        # Beside the records: report.md, a picture by position, of recall, by step or another, and those of RESULTS.md.
         text = (report / "report.md").read_text(encoding="utf-8")
-        names = reversed(_PICTURE.findall(text))
-        kept = [*{"".join(re.findall("scores_by|change_by|recall_map", name)): name for name in names}.values()]
+        names = sorted(_PICTURE.findall(text), key=lambda name: "change_by" not in name)
+        kept = {*{"".join(re.findall("scores_by|recall_map", name)): name for name in reversed(names)}.values()}
+        kept |= {name for name in names if f"{folder.relative_to(sweeps)}/{name}" in page}
         for file in folder.glob("*.svg"):
             file.unlink()
         for name in kept:
@@ -92,8 +94,7 @@ def losses(results: Path, sweep: str, label: str, step: int) -> float:
     group = _group(results, sweep)
     row = next(row for row in group.variants if row.label == label)
     sides = [{seed: of.curves["validation/loss"] for seed, of in side.beside.items()} for side in (row, group.baseline)]
-    seeds = sides[0].keys() & sides[1].keys()
-    return fmean(sides[0][seed][step] - sides[1][seed][step] for seed in seeds) / math.log(2)
+    return fmean(sides[0][seed][step] - sides[1][seed][step] for seed in sides[0].keys() & sides[1]) / math.log(2)
 
 
 def theirs(task: str, length: int) -> dict[str, float]:

@@ -25,7 +25,7 @@ from rpr import paper
 from rpr.errors import RecordError, RprError
 from rpr.io.atomic import replace_file
 from rpr.io.escape import escape_control_characters, escape_markdown
-from rpr.records.files import KEPT_METRICS, metrics_of, read_documents
+from rpr.records.files import KEPT_METRICS, WHOLE, metrics_of, read_documents
 from rpr.records.record import RECORD_NAME, Record, flat, read_text, varying
 from rpr.report import plots
 from rpr.report.groups import SOLVED, Beside, Group, heading_of, run_groups, run_key, sweep_files_of
@@ -259,7 +259,7 @@ def read_beside(path: Path, record: Record, problems: list[str]) -> Beside:
     splits = {score.split for score in record.scores} if record.kind.lower_is_better else ()
     try:
         rows = metrics_of(path)
-        documents = {split: read_documents(path, split) for split in splits}
+        documents = {one: read_documents(path, WHOLE.format(one)) or read_documents(path, one) for one in splits}
     except RprError as error:
         problems.append(str(error))
         return Beside(path)

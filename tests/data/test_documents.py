@@ -106,8 +106,7 @@ def test_every_document_is_in_one_split_as_it_is(tmp_path, monkeypatch, changes)
 
 
 def test_a_document_stays_in_its_split_when_others_are_added(tmp_path):
-    texts = {f"{index}.txt": f"document {index}".encode() for index in range(100)}
-    write(tmp_path, texts)
+    write(tmp_path, {f"{index}.txt": f"document {index}".encode() for index in range(100)})
     before = prepare(text_config(tmp_path))
     write(tmp_path, {f"more{index}.txt": b"other" for index in range(50)})
     after = prepare(text_config(tmp_path))

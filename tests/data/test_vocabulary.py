@@ -109,8 +109,7 @@ def test_marks_and_joiners_are_of_their_word():
 
 
 def test_word_vocabulary_maps_other_words_to_unk():
-    words = {"b": 5, "long": 4, "aa": 3, "aab": 1}
-    vocabulary = Vocabulary.learn(words, 7, "word")
+    vocabulary = Vocabulary.learn({"b": 5, "long": 4, "aa": 3, "aab": 1}, 7, "word")
     assert [vocabulary.piece(index) for index in range(4, 7)] == ["▁b", "▁long", "▁aa"]
     assert vocabulary.encode("aa long aab b aab bb") == [6, 5, UNK, 4, UNK]
     assert vocabulary.decode([6, 5, 4]) == "aa long b"

@@ -104,8 +104,7 @@ def test_precision_average_and_defaults(random_run, translator):
     assert usual.search == Search(3, 0.6, 5, usual.search.max_tokens_per_batch)
     assert usual.engine.model.embedding_VM.dtype == torch.float32 and not usual.engine.bfloat16
     assert translator.engine.model.embedding_VM.dtype == torch.float64
-    half = CPU.model_copy(update={"precision": "bf16"})
-    found = Translator.from_run(random_run, hardware=half)
+    found = Translator.from_run(random_run, hardware=CPU.model_copy(update={"precision": "bf16"}))
     assert found.engine.bfloat16 and len(found.translate(["A cat"])) == 1
     one, two = (Translator.from_run(random_run, average_checkpoints=number).engine for number in (1, 2))
     assert isinstance(one, Engine) and isinstance(two, Engine)

@@ -77,8 +77,7 @@ GRID = [
 @pytest.mark.parametrize("changes", GRID)
 def test_ctranslate2_export_decodes_as_the_model(changes, export_inputs, tmp_path):
     pytest.importorskip("ctranslate2")
-    inputs = export_inputs(make_model(**changes), 8)
-    proven = export("ctranslate2", tmp_path / "out", inputs)
+    proven = export("ctranslate2", tmp_path / "out", export_inputs(make_model(**changes), 8))
     assert names(tmp_path) == ["out"] and names(tmp_path / "out") == CTRANSLATE2
     assert proven.identical + len(proven.margins) == 8 and proven.identical >= 7 and not proven.different
     assert 0 < proven.largest_difference < proven.tolerance < 5e-4  # another engine: not exact

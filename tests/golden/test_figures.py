@@ -47,8 +47,7 @@ def score_of(document, split, metric):
     if kind == "length":
         shortest, _, longest = size.partition("-")
         key = (int(shortest), int(longest) if longest else None)
-        buckets = document["by_length"]["buckets"]
-        [bucket] = [one for one in buckets if (one["shortest"], one["longest"]) == key]
+        [bucket] = [one for one in document["by_length"]["buckets"] if (one["shortest"], one["longest"]) == key]
         [score] = [one for one in bucket["scores"] if one["metric"] == metric]
         return score["score"], score["interval"], bucket["num_sentences"]
     if kind:

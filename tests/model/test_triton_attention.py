@@ -136,8 +136,7 @@ class TestInterpreted:
         assert_equals_reference(Case(6, 6, values=3, batch=1, strided=True))
         inputs, _ = Case(6, 6, values=3, batch=1).inputs()
         ones = torch.ones(1, 1, 1, 1, dtype=torch.float64).expand_as(inputs[0])
-        turned = [*(x.mT.contiguous().mT for x in inputs[:3]), *inputs[3:]]
-        z, *gradients = results(fused, turned, ones)
+        z, *gradients = results(fused, [*(x.mT.contiguous().mT for x in inputs[:3]), *inputs[3:]], ones)
         assert z.transpose(1, 2).flatten(-2).data_ptr() == z.data_ptr()
         assert_same([z, *gradients], results(composed, inputs, ones), "strided", 1e-11)
 

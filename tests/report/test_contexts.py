@@ -32,8 +32,7 @@ def fields(more: float) -> dict[str, Any]:
 
 
 def changes_of(grid: Grid) -> list[float]:
-    cells = row(grid, "relative, k = 16")
-    return [value(cells[column.key]) for column in grid.columns if column.signed]
+    return [value(row(grid, "relative, k = 16")[column.key]) for column in grid.columns if column.signed]
 
 
 def test_changes_are_of_the_same_bytes_and_of_a_baseline_below_the_unigram_entropy():

@@ -72,8 +72,7 @@ def test_exact_match_interval_is_wilsons(matches, count, low, high):
     """Newcombe (1998), table I, method 3 (Wilson without continuity correction)."""
     references = [str(number) for number in range(count)]
     hypotheses = [line if number < matches else "?" for number, line in enumerate(references)]
-    counts = all_scores(hypotheses, references, "output", ["exact_match"])[0].statistics
-    found = interval(counts, 100)
+    found = interval(all_scores(hypotheses, references, "output", ["exact_match"])[0].statistics, 100)
     assert (found.low, found.high) == (pytest.approx(low, abs=0.006), pytest.approx(high, abs=0.006))
     assert (found.kind, found.level, found.samples, found.seed) == ("sentences", 0.95, None, None)
 

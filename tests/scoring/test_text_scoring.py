@@ -125,8 +125,7 @@ def test_documents_without_finite_probabilities_are_an_error(tmp_path):
 )
 def test_a_long_context_and_a_large_vocabulary_need_little_memory(tmp_path, choice, length, vocabulary_size, megabytes):
     write(tmp_path, {f"{index}.txt": b"x" * length for index in range(3)})
-    data = prepare(text_config(tmp_path))
-    windows = Windows.of_documents(data.split("test"), length, eos=False)
+    windows = Windows.of_documents(prepare(text_config(tmp_path)).split("test"), length, eos=False)
     engine = Engine(small_model(choice, vocabulary_size).float())
     growth = memory_growth(lambda: token_nats(engine, windows, length))
     assert growth < megabytes << 20, "the scores alone would be 128 MiB, float64 logits 512"

@@ -13,9 +13,10 @@ import pytest
 
 from rpr.cli import app
 from rpr.config.train import TrainConfig
-from rpr.records.files import commit_records
-from rpr.records.record import read_record
+from rpr.records.files import DocumentNats, commit_records, read_documents
+from rpr.records.record import find_records, read_record
 from rpr.records.scores import OVER_DOCUMENTS, Interval
+from rpr.report.page import read_beside
 from rpr.scoring.comparison import Family, System
 from rpr.scoring.metrics import all_scores
 from rpr.scoring.statistics import Comparison, paired_tests
@@ -205,8 +206,7 @@ def test_chinese_is_compared_by_its_characters_and_an_empty_system_has_no_verdic
     assert (comparison["p_bootstrap"], comparison["p_randomisation"]) == (1 / 201, 1 / 301)
     assert comparison["verdict"] is None, "it learned nothing"
     assert "60 translations are empty" in compare(first, empty)
-    other = write_run("none", 0, words, "evaluation.bleu_tokenizer=char", **texts)
-    message = compare(first, other, code=2)
+    message = compare(first, write_run("none", 0, words, "evaluation.bleu_tokenizer=char", **texts), code=2)
     assert "have different sacrebleu, " in message and "|tok:zh|" in message and "|tok:char|" in message
 
 
@@ -234,6 +234,15 @@ def test_language_models_are_compared_over_documents_of_one_corpus_in_the_same_w
     assert f"{runs[1].name}/record.json: " in (message := compare(*runs, code=2)) and "restore those" in message
     file.unlink()
     assert "documents with their nats, of a split that every run has (test)" in compare(*runs, code=2)
+
+
+def test_reports_read_the_documents_of_a_whole_split_where_an_evaluation_has_more(write_language_model, tmp_path):
+    folder = write_language_model("none", 1.5)
+    (folder / "whole test.documents.txt").write_text('100\t150.5\t"a.txt"\n')
+    commit_records([(folder / "record.json", read_record(folder / "record.json"))], tmp_path / "kept")
+    [(kept, record)] = find_records(tmp_path / "kept").records
+    assert read_beside(kept, record, []).documents == {"test": [DocumentNats("a.txt", 100, 150.5)]}
+    assert len(read_documents(kept, "test")) == 40
 
 
 def test_translations_other_than_those_that_were_scored_are_not_compared(write_run, compare):

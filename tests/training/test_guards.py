@@ -50,8 +50,7 @@ def test_gradient_norm_and_clipping(limit, tiny_config):
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter)
     before = torch.cat([p.grad.flatten() for p in module.parameters()])
-    optimizer = torch.optim.Adam(module.parameters(), fused=True)
-    module.on_before_optimizer_step(optimizer)
+    module.on_before_optimizer_step(torch.optim.Adam(module.parameters(), fused=True))
     after = torch.cat([p.grad.flatten() for p in module.parameters()])
     torch.testing.assert_close(module.gradient_norm, before.norm())
     torch.testing.assert_close(after, before if limit is None else before * (limit / before.norm()), rtol=1e-4, atol=0)
