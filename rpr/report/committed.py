@@ -70,11 +70,11 @@ def results_markdown(sweeps: Path) -> str:
 
 
 @cache
-def _group(results: Path, sweep: str, data: str = "", max_steps: int = 0, baseline: str | None = None) -> Group:
+def _group(results: Path, sweep: str, baseline: str | None = None, **asked: str | int) -> Group:
     records = find_records(results / sweep).records
     beside = {run_key(record): read_beside(path, record, []) for path, record in records}
     groups = run_groups((record for _, record in records), beside, baseline, published=True)
-    chosen = [group for group in groups if data in ("", group.data) and max_steps in (0, group.max_steps)]
+    chosen = (one for one in groups if {*filter(None, asked.values())} <= {one.data, one.max_steps, one.distinctly()})
     return max(chosen, key=lambda group: len(group.finished))
 
 
